@@ -49,7 +49,9 @@ class RemoteStore:
         with _store_errors(url):
             self._fs: Any
             self._fs, self._root = fsspec.implementations.local.LocalFileSystem(), os.path.abspath(self.url)
-            if is_stored(url):
+            if self.url.startswith(("file://", "local://")):
+                self._root = self._path(self.url)  # url_to_fs takes :: for the end of an address
+            elif is_stored(url):
                 self._fs, self._root = fsspec.core.url_to_fs(self.url, **direct(self.url))
         self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
 

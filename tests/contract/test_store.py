@@ -105,3 +105,11 @@ def test_a_folder_made_on_a_disk_is_durable_before_the_file_moved_there_is_delet
     writes(store, *given)
     folders = [tmp_path / "new" / "store" / "east" / "h0", *(tmp_path / "new" / "store" / "east" / "h0").parents]
     assert {str(folder) for folder in folders[: folders.index(tmp_path) + 1]} <= synced
+
+
+def test_a_folder_with_two_colons_in_its_name_is_that_folder(tmp_path: Path) -> None:
+    one, other = (RemoteStore(f"file://{tmp_path}/lake::{name}") for name in ("1", "2"))
+    assert one.create("a", b"1") and other.create("a", b"2")
+    assert (one.load("a"), other.load("a")) == (b"1", b"2")
+    one.remove(one.address("a"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "lake::1", "lake::2"]
