@@ -83,7 +83,7 @@ class DatasetUpkeep:
             times: when they were completed; for pending ones, when they were requested.
 
         Raises:
-            RequestError: an instant is unknown, or a file that it had replaced is gone.
+            RequestError: an instant is unknown, or a file that it had replaced is gone, or may be if it is pending.
             LockedFileError: readers hold the files, or another process changes the dataset.
         """
         return self._undo(times, Action.ROLLBACK)

@@ -103,7 +103,8 @@ class RecordedTimeline:
         ``times`` are when they were completed; for pending ones, when they were requested.
 
         Raises:
-            RequestError: an instant is unknown, or a file that it had replaced was cleaned or written over.
+            RequestError: an instant is unknown, or a file that it had replaced was cleaned or written over; or it is
+                pending, and may have written over or removed one.
         """
         state, key = self.state(), f"undo {sorted(times)}"
         if all(instant.key != key for instant in state.pending.values()):
