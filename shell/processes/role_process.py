@@ -25,7 +25,7 @@ from peer.status.role_processes import ProcessState
 from replication import config as configuration
 from replication import log
 from replication.config import Config
-from replication.errors import ReplicationError
+from replication.errors import ConfigError, ReplicationError
 from shell.cli.find import VARIABLE
 from shell.processes.descriptors import raise_limit
 from shell.processes.heap import keep_freed
@@ -65,7 +65,11 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
             _die_with_parent()
             watch_lifeline(lifeline, stop)
         threading.Thread(target=_exit_at_deadline, args=(stop,), name="stop-deadline", daemon=True).start()
-        config = configuration.load(file)
+        try:
+            config = configuration.load(file)
+        except ConfigError as error:  # it was changed while the supervisor runs, which read it before
+            sys.stderr.write(f"error {error.what}\nhint  {error.hint}\n")
+            return error.exit_code
         os.environ[VARIABLE] = os.path.abspath(file)  # it calls peers for their folders: see PeerFileSystem
         log.configure(
             config.log.level, config.log_dir / f"{role}.log", config.log.format, cluster=config.cluster.name, role=role

@@ -28,3 +28,15 @@ def test_a_state_that_cannot_be_written_leaves_no_part_of_it(tmp_path: Path) -> 
     with pytest.raises(OSError):
         ProcessState("worker", 7, "ready").write(tmp_path)
     assert [left.name for left in tmp_path.iterdir()] == ["worker.json"]
+
+
+def test_a_role_that_restarts_after_the_configuration_was_broken_says_what_is_wrong_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "walship.toml"
+    file.write_text('[cluster]\nname = "east"\n[log]\nnonsense = 1\n')
+    command = [sys.executable, "-m", "shell.main", "_role", "worker", "--config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith(f"error {file} cannot be used:")
+    assert "log.nonsense: unknown key" in done.stderr and "\nhint  " in done.stderr
+    assert "Traceback" not in done.stderr
