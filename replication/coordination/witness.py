@@ -57,9 +57,11 @@ class Witness:
         self._root = root
 
     def read(self, cluster: ClusterId) -> Witnessed:
-        """What is kept of a cluster. Changes nothing; may lag."""
+        """What is kept of a cluster, as of some moment during this call. Changes nothing."""
+        path = self._path(cluster)
         with closing(self._opened()) as tree:
-            node = tree.get(self._path(cluster))
+            tree.check(path, 0)  # the quorum answers it, so this session's server has all that was written before
+            node = tree.get(path)
         return Witnessed() if node is None else Witnessed.decode(node.content)
 
     def confirm(self, cluster: ClusterId, lease_s: float) -> int:

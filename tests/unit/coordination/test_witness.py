@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 from uuid import UUID
 
 import pytest
 
-from replication.coordination.base import Tree
+from replication.coordination.base import Node, Tree
 from replication.coordination.witness import Witness, Witnessed
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, FormatError, SuccessionError
@@ -67,6 +68,31 @@ def test_a_lease_that_is_confirmed_while_its_epoch_ends_is_known_to_one_of_the_t
         third.fault = interfere
     confirmed = witness.confirm(EAST, 4.0 if late == "get" else 1.0)
     assert confirmed == 2 and ended == [1.0]
+
+
+def test_what_is_read_is_not_older_than_the_call_though_the_server_of_its_session_lags(third: MemoryEnsemble) -> None:
+    witness = Witness(opening(third), "/w")
+    witness.confirm(EAST, 9.0)
+
+    class Lagging:
+        """Its server has nothing yet; it has all once the quorum has answered."""
+
+        def __init__(self) -> None:
+            self.of, self.lags = opening(third)(), True
+
+        def check(self, path: str, version: int) -> bool:
+            self.lags = False
+            return self.of.check(path, version)
+
+        def get(self, path: str) -> Node | None:
+            return None if self.lags else self.of.get(path)
+
+        def close(self) -> None:
+            self.of.close()
+
+    lagging = Witness(lambda: cast(Tree, Lagging()), "/w")
+    assert lagging.read(EAST).lease_s == 9.0, "else a failover would not wait for the leases"
+    assert lagging.read(WEST) == Witnessed()
 
 
 def test_a_witness_that_does_not_answer_confirms_nothing(third: MemoryEnsemble) -> None:
