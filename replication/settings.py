@@ -98,8 +98,8 @@ def _path(value: Path, info: ValidationInfo) -> Path:
 
 def _folder(value: Path, info: ValidationInfo) -> Path:
     folder = _path(value, info)
-    if "?" in str(folder):
-        raise ValueError(f"{folder} has a ?, which ends the address of a database; choose another folder")
+    if b"?" in str(folder).encode(errors="replace"):  # also for each byte that is not UTF-8: no database takes it
+        raise ValueError(f"{str(folder)!r} has a ? or is not UTF-8, so no address can name it; choose another folder")
     return folder
 
 

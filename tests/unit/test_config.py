@@ -58,11 +58,6 @@ def test_a_folder_keeps_its_ledger_whatever_it_is_called(tmp_path: Path, name: s
     assert make_url(catalog_properties(config.data_dir).pyiceberg["uri"]).database == str(config.catalog_file)
 
 
-def test_a_folder_whose_name_would_end_an_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data_dir.*what\?.*choose another folder"):
-        load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path / "what?" / "x")}}, {})
-
-
 def test_what_is_left_empty_is_derived(tmp_path: Path) -> None:
     config = load(write(tmp_path, "[cluster]\nname = 'east'\n[zookeeper]\nport = 2190\n"), environ={})
     assert config.data_dir == tmp_path

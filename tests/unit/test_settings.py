@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -79,3 +82,9 @@ def test_messages_larger_than_grpc_takes_are_refused_and_not_by_the_processes_th
         configuration.load(None, given, {f"WALSHIP_{section.upper()}_MESSAGE_BYTES_MAX": "1 GiB"}), section
     )
     grpc.insecure_channel("127.0.0.1:1", options=client_options(largest.message_bytes_max, None)).close()
+
+
+@pytest.mark.parametrize("name", ["what?", os.fsdecode(b"what\xe9")])
+def test_a_folder_that_no_address_can_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"data_dir.*what.*choose another folder"):
+        configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path / name / "x")}}, {})
