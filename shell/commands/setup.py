@@ -232,4 +232,6 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
 
 
 def _file(invocation: Invocation, given: str | None) -> Path:
-    return invocation.config_file("--config") if given is None else Path(given)
+    if given is None:
+        return invocation.config_file("--config")
+    return Path(given, FILE_NAME) if Path(given).is_dir() else Path(given)

@@ -219,10 +219,11 @@ def test_help_is_given_for_the_word_help(capsys):
         assert asked == capsys.readouterr().out and "Usage: walship" in asked
 
 
-def test_down_where_nothing_runs_says_so(tmp_path, capsys):
+def test_down_of_a_file_or_its_folder_where_nothing_runs_says_so(tmp_path, capsys):
     main.run(["init", str(tmp_path / "east")])
-    assert main.run(["down", "--config", str(tmp_path / "east" / "walship.toml")]) == 0
-    assert "not running" in capsys.readouterr().out
+    for given in (tmp_path / "east" / "walship.toml", tmp_path / "east"):
+        assert main.run(["down", "--config", str(given)]) == 0
+        assert "not running" in capsys.readouterr().out
 
 
 def test_a_role_that_is_not_known_is_refused_before_anything_starts(tmp_path, capsys):
