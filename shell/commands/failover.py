@@ -114,8 +114,9 @@ def failover(
         if to != cluster.name:
             raise RequestError(
                 f"a failover is run on the cluster that takes over, and this is {cluster.name}",
-                f"walship --cluster {to} failover {to}; if {cluster.name} is not lost:"
-                f" walship --cluster {cluster.name} switchover {to}",
+                f"If {to} is lost: walship --cluster {cluster.name} failover {cluster.name}. If {to} is to take over: "
+                f"walship --cluster {to} failover {to}, or, if {cluster.name} is not lost: "
+                f"walship --cluster {cluster.name} switchover {to}",
             )
         context = RoleChange(cluster, _reporting(printer))
         planned = failing.plan_failover(

@@ -64,6 +64,20 @@ def test_what_is_not_a_time_up_to_the_year_9999_is_refused_and_seconds_are_not_t
     assert "microseconds since 1970" in refused.value.hint
 
 
+def test_a_failover_that_names_the_lost_cluster_is_not_told_to_make_that_one_active(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield SimpleNamespace(name="west"), Printer(True)
+
+    with pytest.raises(RequestError, match="on the cluster that takes over, and this is west") as refused:
+        failover(cast(Invocation, SimpleNamespace(connect=connect)), "east", FailoverOptions())
+    assert refused.value.hint.startswith(
+        "If east is lost: walship --cluster west failover west. If east is to take over"
+    )
+
+
 def test_lost_writes_that_cannot_be_exported_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def connect() -> Iterator[Any]:
