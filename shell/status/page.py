@@ -82,7 +82,8 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
         printer.line(f"location of this host: {found.location}")
     if members.problem:
         printer.note(
-            f"ZooKeeper does not answer, so no writer acks; what follows is what the ledger knows. {members.problem}"
+            f"ZooKeeper does not tell what runs: {members.problem}. Until it does, no writer acks; what follows is what"
+            " the ledger knows"
         )
         return
     printer.line(

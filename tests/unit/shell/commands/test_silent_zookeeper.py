@@ -42,7 +42,7 @@ def test_status_says_soon_that_zookeeper_does_not_answer_and_what_the_ledger_kno
     assert main.run(["status", "-c", config]) == 0
     assert time.monotonic() - began < _BOUND_S
     out, err = capsys.readouterr()
-    [line] = [line for line in err.splitlines() if "ZooKeeper does not answer" in line]
+    [line] = [line for line in err.splitlines() if "ZooKeeper does not tell what runs" in line]
     assert f"ZooKeeper at {address} did not answer within 2 s" in " ".join(err.split())
     assert "kill its process, and another is started" in " ".join(err.split())
     assert "ops.flights" in out

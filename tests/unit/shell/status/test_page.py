@@ -60,6 +60,17 @@ def test_a_frozen_worker_is_told_from_one_that_was_not_started(tmp_path: Path, m
     site.close()
 
 
+def test_a_cluster_that_zookeeper_does_not_have_is_not_taken_for_a_silent_zookeeper(tmp_path: Path) -> None:
+    """It was given the port of another cluster's."""
+    site, err = Site(tmp_path, "east"), io.StringIO()
+    unknown = Members(problem="there is no cluster at /walship/east. Start it: walship up --config FILE")
+    printer = Printer(False, Console(file=io.StringIO()), Console(file=err, width=400))
+    show_status(printer, collect(site.config, site.ledger, unknown))
+    assert "does not tell what runs: there is no cluster at /walship/east. Start it: walship up" in err.getvalue()
+    assert "does not answer" not in err.getvalue()
+    site.close()
+
+
 def test_a_successor_that_is_standby_says_that_no_cluster_takes_writes(tmp_path: Path) -> None:
     """A failover was abandoned before it took writes."""
     site = Site(tmp_path, "east")
