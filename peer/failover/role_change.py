@@ -70,7 +70,12 @@ class RoleChange:
         return self.cluster.id
 
     def peer(self, name: str) -> Peer:
-        """A defined peer. Raises UnknownPeerError."""
+        """A defined peer. Raises UnknownPeerError; RequestError where the role change is begun on the wrong cluster."""
+        if name == self.own.name:
+            raise RequestError(
+                f"{name} is this cluster itself, and the one that takes writes now hands over",
+                f"Run it on that one: walship --cluster OTHER switchover {name}; after a failover: failback {name}",
+            )
         return known_peer(self.cluster.ledger, name)
 
     @contextmanager

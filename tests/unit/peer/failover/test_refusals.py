@@ -11,6 +11,7 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.failover import failover as failing
+from peer.failover.failback import plan_failback
 from peer.failover.failover import TakeWrites, failover, is_begun, plan_failover
 from peer.failover.role_change import RoleChange
 from peer.failover.switchover import PreparePeer
@@ -157,3 +158,10 @@ def test_a_role_change_that_another_process_has_just_begun_is_not_called_one_to_
         change.run((PreparePeer("east"),))
     assert "abandon" not in refused.value.hint
     assert change.cluster.coordination.role().state == STANDBY
+
+
+def test_a_role_change_begun_on_the_cluster_that_is_to_take_writes_says_where_to_run_it() -> None:
+    own = SimpleNamespace(id=EAST, name="east", ledger=SimpleNamespace())
+    with pytest.raises(RequestError, match="east is this cluster itself") as refused:
+        plan_failback(RoleChange(cast(Cluster, own)), "east")
+    assert "walship --cluster OTHER switchover east; after a failover: failback east" in refused.value.hint
