@@ -108,5 +108,5 @@ def invite(
         printer.value(shown, secret)
         printer.note(
             f"On {name}, until {moment_text(expires)}: walship definecluster {cluster.name} {zookeepers}"
-            " --invitation with this text"
+            " --invitation TEXT, where TEXT is this invitation"
         )

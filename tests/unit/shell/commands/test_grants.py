@@ -44,7 +44,8 @@ def walship(ledger: MemoryLedger, capfd: pytest.CaptureFixture[str]) -> Callable
     def run(verb: Callable[..., None], *arguments: Any, **options: Any) -> Any:
         capfd.readouterr()
         verb(cast(Invocation, SimpleNamespace(connect=connect)), *arguments, **options)
-        return json.loads(capfd.readouterr().out)
+        out, err = capfd.readouterr()
+        return json.loads(out) | {"note": err} if verb is invite else json.loads(out)
 
     return run
 
@@ -94,7 +95,8 @@ def test_what_cannot_be_granted_changes_nothing(
 def test_an_invitation_is_shown_once_and_only_its_digest_is_kept(
     ledger: MemoryLedger, walship: Callable[..., Any]
 ) -> None:
-    secret = walship(invite, "east", tables=["ops.*"])["invitation"]
+    secret, note = map(walship(invite, "east", tables=["ops.*"]).get, ("invitation", "note"))
+    assert note.split(": ", 1)[1].split(", ")[0] == "walship definecluster west zk:2181/walship/west --invitation TEXT"
     assert len(secret) >= 32 and walship(invite, "east")["invitation"] != secret
     assert ledger.grants.redeem(digest_of(secret), EAST, 1)
     (row,) = ledger.grants.all()
