@@ -153,6 +153,19 @@ def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Led
     assert "[6, 7)" in sending.time.replicated()[EAST].held_by
 
 
+@pytest.mark.parametrize("number", [1, 7, 8, 9])
+def test_replicated_time_counts_the_frames_of_few_wals_and_of_many(sending: Ledger, number: int) -> None:
+    route, streams = Route(sending), [stream(FLIGHTS, wal(n)) for n in range(number)]
+    sending.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
+    note_closed(sending, EAST, ClosedNotice(10, tuple((of, 0) for of in streams)))
+    for of in streams:
+        assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == 0
+        route.land(claims(of, 0, 1, 0))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    assert sending.time.replicated(FLIGHTS.uuid)[EAST] == Replicated(10)
+    check_by_table(sending)
+
+
 def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending: Ledger) -> None:
     route = Route(sending)
     other = stream(WEATHER, wal(), "first")

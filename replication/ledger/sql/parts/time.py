@@ -12,6 +12,7 @@ from replication.core.routes.freshness import NOTED_STREAMS_MAX, ClosedNotice, R
 from replication.ledger.base import FileKind, Grown, SkewedClock, WriterRow
 from replication.ledger.sql.queries.files import newest_commit
 from replication.ledger.sql.queries.freshness import (
+    ANNOUNCED,
     RouteSnapshot,
     decode_notice,
     forget,
@@ -41,12 +42,6 @@ _LAST = (
 _PAST = _LAST.where(_c.file_id == sa.bindparam("key"), _c.end > sa.bindparam("seen"))
 _REMOVE = Prepared(schema.writers.delete().where(_w.writer == sa.bindparam("of_writer")))
 _WRITERS = Prepared(sa.select(schema.writers).order_by(_w.writer))
-_ANNOUNCED = Prepared(
-    sa.select(schema.notices.c.payload)
-    .where(schema.notices.c.origin == sa.bindparam("of_origin"))
-    .order_by(schema.notices.c.closed)
-)
-
 
 _REGISTER = upsert(schema.writers, "writer", but=("floor",))  # a writer that is known keeps its floor
 _PUT_CLOCK = upsert(schema.clocks, "origin")
@@ -139,7 +134,7 @@ class SqlTime:
             return reached(connection, self._cluster, sequences)
 
     def announced(self, origin: ClusterId) -> ClosedNotice:
-        rows = self._store.rows(_ANNOUNCED, {"of_origin": str(origin)})
+        rows = self._store.rows(ANNOUNCED, {"of_origin": str(origin)})
         return accumulate(*(decode_notice(row.payload) for row in rows))
 
     def forget(self, origin: ClusterId) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,6 +15,7 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import DISCARDED, LOST_WRITES, QUARANTINED
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import stream_id
+from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import rows_in
 
 _s, _c, _f, _p = (t.c for t in (schema.streams, schema.claims, schema.files, schema.positions))
@@ -24,6 +27,7 @@ APPLICABLE = (
     .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
 )
 _HOLDS = (_q.discarded == 0) & (_q.succession == "")
+_HELD = Prepared(sa.select(_q.held).where(_HOLDS))
 _ByKey = dict[int, Ranges]  # of stream keys
 
 
@@ -34,7 +38,19 @@ def is_applied() -> sa.ColumnElement[bool]:
 
 def quarantined(connection: Connection) -> _ByKey:
     """Sequences per stream key that hold back replicated time: of quarantined frames, but no lost or discarded ones."""
-    return _by_key(connection.scalars(sa.select(_q.held).where(_HOLDS)))
+    return _by_key(row.held for row in _HELD.rows(connection))
+
+
+_FEW = tuple(f"wal{n}" for n in range(8))
+_CLAIMED = (
+    sa.select(
+        *(_s.wal, _s.table_uuid, _s.table_group),
+        *(_c.stream_id, _c.seq_begin, _c.seq_end, is_applied().label("done")),
+    )
+    .select_from(APPLICABLE)
+    .where(~_c.divergent)
+)
+_CLAIMED_OF_FEW = Prepared(_CLAIMED.where(_s.wal.in_([sa.bindparam(name) for name in _FEW])))
 
 
 def every_kept_out(connection: Connection) -> dict[str, _ByKey]:
@@ -58,9 +74,7 @@ def sequences_of(
     covered: dict[StreamId, list[tuple[int, int]]] = {}
     applied: dict[StreamId, list[tuple[int, int]]] = {}
     found: dict[StreamId, dict[str, Ranges]] = {}
-    of_claim = (_c.stream_id, _c.seq_begin, _c.seq_end, is_applied().label("done"))
-    claimed = sa.select(_s.wal, _s.table_uuid, _s.table_group, *of_claim).select_from(APPLICABLE).where(~_c.divergent)
-    for row in rows_in(connection, claimed, _s.wal, sorted({str(stream.wal) for stream in streams})):
+    for row in _claimed(connection, sorted({str(stream.wal) for stream in streams})):
         stream = stream_id(row.wal, row.table_uuid, row.table_group)
         if stream not in streams:
             continue
@@ -78,3 +92,10 @@ def sequences_of(
         {stream: Ranges.union_of(spans) for stream, spans in applied.items()},
         found,
     )
+
+
+def _claimed(connection: Connection, wals: list[str]) -> Iterable[Any]:
+    """The claims of the streams of some WALs."""
+    if not 0 < len(wals) <= len(_FEW):
+        return rows_in(connection, _CLAIMED, _s.wal, wals)
+    return _CLAIMED_OF_FEW.rows(connection, dict(zip_longest(_FEW, wals, fillvalue=wals[0])))

@@ -45,6 +45,18 @@ _succession = schema.successions.c
 _v = schema.acknowledged.c
 
 
+# Replay asks these of every table for each fold: SQLAlchemy would take most of the time.
+ANNOUNCED = Prepared(sa.select(_n.payload).where(_n.origin == sa.bindparam("of_origin")).order_by(_n.closed))
+_ANNOUNCING = Prepared(sa.select(_n.origin).distinct())
+_LIVE = sa.select(_t.uuid).where(~_t.dropped)
+_ALL_LIVE, _LIVE_ONE = Prepared(_LIVE), Prepared(_LIVE.where(_t.uuid == sa.bindparam("of_table")))
+_OPEN = sa.select(schema.routes).where(~_r.closed).order_by(_r.source, _r.table_uuid, _r.table_group)
+_ALL_OPEN, _OPEN_OF_ONE = Prepared(_OPEN), Prepared(_OPEN.where(_r.table_uuid == sa.bindparam("of_table")))
+_SUCCESSIONS = Prepared(sa.select(_succession.origin, _succession.successor, _succession.epoch))
+_LOST = sa.select(_s.wal, _s.table_uuid, _s.table_group, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
+_ALL_LOST = Prepared(_LOST)
+
+
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
     """Everything that one origin's replicated time depends on, for one table or for all."""
@@ -63,10 +75,8 @@ class RouteSnapshot:
     @staticmethod
     def load(connection: Connection, origin: ClusterId, table: UUID | None) -> RouteSnapshot:
         """Read it within the connection's transaction."""
-        payloads = connection.scalars(sa.select(_n.payload).where(_n.origin == str(origin)).order_by(_n.closed)).all()
-        notices = [decode_notice(payload) for payload in payloads]
-        of_table = sa.true() if table is None else _t.uuid == str(table)
-        live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped, of_table))}
+        notices = [decode_notice(row.payload) for row in ANNOUNCED.rows(connection, {"of_origin": str(origin)})]
+        live = _live(connection) if table is None else _live(connection, table)
         wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
         routes = by_group(open_routes(connection, *([] if table is None else [table])))
         is_own = meta(connection, "cluster") == str(origin)
@@ -192,8 +202,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
 
 def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> dict[UUID, set[ClusterId]]:
     """``origins`` of each of some tables, or of all that are not dropped, in a constant number of statements."""
-    live = tables or map(UUID, connection.scalars(sa.select(_t.uuid).where(~_t.dropped)))
-    feeding = {table: {own} for table in live}
+    feeding = {table: {own} for table in tables or _live(connection)}
     for route in open_routes(connection, *tables):
         if route.table in feeding:
             feeding[route.table] |= route.origins
@@ -214,14 +223,19 @@ def origins_of_tables(connection: Connection, own: ClusterId, *tables: UUID) -> 
 
 def _announcing(connection: Connection) -> set[ClusterId]:
     """The clusters with a closed frame."""
-    return {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
+    return {ClusterId.parse(row.origin) for row in _ANNOUNCING.rows(connection)}
+
+
+def _live(connection: Connection, *table: UUID) -> set[UUID]:
+    """The tables that are not dropped; or the named one, if it is not."""
+    rows = _LIVE_ONE.rows(connection, {"of_table": str(table[0])}) if table else _ALL_LIVE.rows(connection)
+    return {UUID(row.uuid) for row in rows}
 
 
 def _ended(connection: Connection) -> dict[ClusterId, ClusterId]:
     """The clusters that another one took over from, and that have not taken over since; and that other one."""
     newest: dict[str, tuple[int, str]] = {}
-    rows = connection.execute(sa.select(_succession.origin, _succession.successor, _succession.epoch))
-    for origin, successor, epoch in rows:
+    for origin, successor, epoch in _SUCCESSIONS.rows(connection):
         newest[origin] = max((epoch, successor), newest.get(origin, (0, "")))
         newest[successor] = max((epoch, ""), newest.get(successor, (0, "")))
     return {ClusterId.parse(cluster): ClusterId.parse(by) for cluster, (_, by) in newest.items() if by}
@@ -233,14 +247,13 @@ def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) 
     return next(filter(None, awaited), "")
 
 
-_OPEN = sa.select(schema.routes).where(~_r.closed).order_by(_r.source, _r.table_uuid, _r.table_group)
-_ALL_OPEN = Prepared(_OPEN)
-
-
 def open_routes(connection: Connection, *tables: UUID) -> list[InboundRoute]:
     """Open routes into this cluster, of some tables; of all when none is named."""
     some = list(map(str, tables))  # an empty IN cannot be made while another thread loads SQLAlchemy's ORM
-    rows = connection.execute(_OPEN.where(_r.table_uuid.in_(some))) if some else _ALL_OPEN.rows(connection)
+    if len(some) > 1:
+        rows = connection.execute(_OPEN.where(_r.table_uuid.in_(some))).all()
+    else:
+        rows = _OPEN_OF_ONE.rows(connection, {"of_table": some[0]}) if some else _ALL_OPEN.rows(connection)
     return [
         InboundRoute(
             ClusterId.parse(row.source),
@@ -287,10 +300,9 @@ def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, 
 def acknowledged(connection: Connection, *tables: UUID) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
     """See ``Salvage.acknowledged``; of some tables, or of all when none is named."""
     losses: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
-    wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
-    if tables:
-        wanted = wanted.where(_s.table_uuid.in_(map(str, tables)))
-    for wal, table, group, begin, end in connection.execute(wanted):
+    some = list(map(str, tables))
+    rows = connection.execute(_LOST.where(_s.table_uuid.in_(some))).all() if some else _ALL_LOST.rows(connection)
+    for wal, table, group, begin, end in rows:
         of_group = losses.setdefault((UUID(table), group), {})
         of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
     return losses
