@@ -145,7 +145,7 @@ def clear_earlier(folder: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be used: {error.strerror}", "Give another folder: --dir DIR") from None
     if not (folder / MARK).exists():
-        raise ConfigError(f"{folder} is there and was not made by the demo", "Give another with --dir, or remove it")
+        raise ConfigError(f"{folder} is there and was not made by the demo", "Give another folder: --dir DIR")
     with (folder / MARK).open("rb") as mark:
         _lock(mark, folder)
     stopped = []

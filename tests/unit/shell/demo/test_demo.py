@@ -140,9 +140,10 @@ def test_a_graph_on_the_spark_cluster_is_refused(tmp_path, capsys):
 
 def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="not made by the demo"):
+    with pytest.raises(ConfigError, match="not made by the demo") as refused:
         clear_earlier(tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "mine"
+    assert "remove" not in refused.value.hint, "it may be a cluster's data"
 
 
 def test_a_demo_runs_again_in_a_folder_that_a_link_leads_to(tmp_path, monkeypatch):
