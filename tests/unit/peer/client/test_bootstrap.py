@@ -51,8 +51,8 @@ def test_a_wait_for_several_bootstraps_goes_on_without_a_table_that_is_dropped(
     ledger = peering.ledger
 
     def drop(_: float) -> None:
-        ledger.tables.drop(WEATHER.uuid)
         ledger.rules.disable("north", WEATHER.uuid, [group.name for group in WEATHER.groups], 0)
+        ledger.tables.drop(WEATHER.uuid)
         ledger.rules.end_bootstrap("north", FLIGHTS.uuid, ledger.rules.generation(), 0)
 
     monkeypatch.setattr("peer.polling.time.sleep", drop)
