@@ -22,7 +22,8 @@ def unready_tables(context: RoleChange, peer: str) -> list[tuple[UUID, str]]:
     """
     ledger = context.cluster.ledger
     unready = {rule.table for rule in ledger.rules.to(peer) if rule.phase is not Phase.LIVE}
-    return [(spec.uuid, spec.name) for spec in ledger.tables.all() if spec.uuid in unready]
+    there = ledger.tables.all() if unready else ()
+    return [(spec.uuid, spec.name) for spec in there if spec.uuid in unready]
 
 
 def not_whole(context: RoleChange, peer: str) -> list[str]:

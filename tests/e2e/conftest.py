@@ -185,7 +185,7 @@ class Site(Launched):
 
     def await_roles(self, *roles: str) -> None:
         """Wait until these roles are ready in the ``up`` that runs now."""
-        await_ready([self], START_TIMEOUT_S, roles)
+        wait_until(lambda: all(map(self.is_up, roles)), timeout_s=START_TIMEOUT_S)
 
     def connect(self) -> Cluster:
         return connect(self.file)

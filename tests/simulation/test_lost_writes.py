@@ -179,7 +179,7 @@ def test_lost_writes_whose_copies_are_on_another_host_are_counted_by_frames(worl
 def test_a_peer_of_the_lost_clusters_name_keeps_nobody_from_taking_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing, "_answer", lambda *_: None)
+    monkeypatch.setattr(failing, "answer", lambda *_: None)
     west, base = world.west, send(world, 0, [1], "base")
     west.ledger.rules.define(
         Peer("east", "old:2181/walship", ClusterId("east", UUID(int=77))), west.ledger.terms.current()
