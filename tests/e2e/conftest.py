@@ -184,8 +184,8 @@ class Site(Launched):
         super().stop()
 
     def await_roles(self, *roles: str) -> None:
-        """Wait until these roles are ready in the ``up`` that runs now."""
-        wait_until(lambda: all(map(self.is_up, roles)), timeout_s=START_TIMEOUT_S)
+        """Wait until these roles, or all, are ready in the ``up`` that runs now."""
+        wait_until(lambda: all(map(self.is_up, roles or self.roles)), timeout_s=START_TIMEOUT_S)
 
     def connect(self) -> Cluster:
         return connect(self.file)
