@@ -45,6 +45,7 @@ class RoleChange:
     Attributes:
         stopped_s, started_s: when writes stopped, and were taken again, on the monotonic clock; 0 when another process
             did that.
+        is_prepared: whether this process has had the peer get ready to send its writes here.
         has_asked: whether the peer was asked to take over, so that only it knows whether it did.
         outlived: the epoch of the failover that has waited until the lost cluster's leases had run out; 0 before.
         beyond: the frames beyond a failover's cut that had landed when it was made; None until they were read.
@@ -55,6 +56,7 @@ class RoleChange:
     timeout_s: float = 60.0
     stopped_s: float = field(default=0.0, init=False)
     started_s: float = field(default=0.0, init=False)
+    is_prepared: bool = field(default=False, init=False)
     has_asked: bool = field(default=False, init=False)
     outlived: int = field(default=0, init=False)
     beyond: tuple[LandedFrame, ...] | None = field(default=None, init=False)

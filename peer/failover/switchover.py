@@ -50,14 +50,14 @@ class PreparePeer(CommitStep[RoleChange]):
     peer: str
 
     def verify(self, context: RoleChange) -> bool:
-        """Whether the peer sends to this cluster."""
-        with context.link(self.peer) as link:
-            return context.own.name in link.describe().peers
+        """Whether this process has asked it: who was defined there before may be an earlier incarnation."""
+        return context.is_prepared
 
     def execute(self, context: RoleChange) -> None:
         """Ask the peer to define this cluster, and to enable the tables that come from here."""
         with context.link(self.peer) as link:
             link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, own_address(context)))
+        context.is_prepared = True
 
     def describe(self) -> str:
         return f"{self.peer} gets ready to send its writes back"

@@ -160,6 +160,19 @@ def test_a_peer_that_is_another_cluster_by_now_cannot_take_over(pair: Pair, monk
     assert pair.east.role() == RoleState(Role.ACTIVE, 1)
 
 
+def test_a_peer_that_has_an_earlier_incarnation_of_this_cluster_for_a_peer_refuses_before_writes_stop(
+    pair: Pair,
+) -> None:
+    before = ClusterId("east", uuid4())
+    pair.west.site.ledger.rules.define(Peer("east", pair.east.address, before), pair.west.site.term)
+    command, told = pair.east.command(), list[str]()
+    command.report = told.append
+    with pytest.raises(StepFailedError, match=f"peer east of west is {before}, not ") as failed:
+        switchover(command, "west")
+    assert failed.value.hint == "It was undone: east takes writes. On west: walship deletecluster east"
+    assert pair.east.role().role is Role.ACTIVE and not any("takes no more writes" in text for text in told)
+
+
 def test_a_table_that_needs_a_bootstrap_there_and_was_dropped_here_holds_no_switchover_up(pair: Pair) -> None:
     needs_bootstrap(pair)
     pair.east.handle.drop_table(TABLE)
