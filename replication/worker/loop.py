@@ -222,6 +222,9 @@ class Worker:
         )
 
     def _learn(self, succession: Succession, source: ClusterId) -> None:
+        ledger = self._takeover.ledger
+        if succession.origin not in (ledger.cluster, *ledger.former):  # of a namesake
+            return
         try:
             self._takeover.learn(succession, source)
         except (FormatError, SuccessionError) as error:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
 from replication.coordination.base import Public
 from replication.coordination.paths import MemberKind
+from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
 from replication.link.base import PeerLink
@@ -72,3 +75,22 @@ def test_a_peer_whose_receiver_answers_with_anything_is_asked_at_its_next_one_an
             Takeover(east.ledger, east.coordination), connect, lambda address: public, lambda succession, source: None
         )
     assert asked == ["one:1", "two:2"] and not ended
+
+
+@pytest.mark.parametrize("was_restored", [True, False])  # False: another cluster had its name before
+def test_a_restored_cluster_that_is_sent_nothing_hears_that_a_peer_took_over_from_its_former_id(
+    tmp_path: Path, was_restored: bool
+) -> None:
+    with closing(Site(tmp_path, "east")) as east, closing(Site(tmp_path, "west")) as west:
+        spec, before = table(), ClusterId("east", uuid4())
+        for site in (east, west):
+            site.ledger.tables.create(spec)
+        cast(Any, east.ledger).former = (before,) if was_restored else ()
+        east.send_to(west, spec)
+        west.ledger.successions.record(Succession(before, west.cluster, 9, 7, is_planned=False))
+        with west.receiver() as receiver:
+            east.assign(west.cluster, receiver.port)
+            with east.worker():
+                wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
+                expected = RoleState(Role.STANDBY, 9) if was_restored else RoleState(Role.ACTIVE, 1)
+                assert east.coordination.role().state == expected, "else two clusters take writes"

@@ -95,3 +95,9 @@ def test_a_cancelled_order_is_refused_and_one_that_was_carried_out_cannot_be_can
 def test_what_is_no_address_of_a_sender_is_not_kept(place: Place, address: str) -> None:
     place.requests.learn(Hello(EAST, OWN, 1, "1", zookeepers=address))
     assert place.ledger.successions.address(EAST) == ""
+
+
+def test_a_cluster_that_was_restored_is_told_what_became_of_its_former_id(place: Place) -> None:
+    ended = Succession(ClusterId("east", UUID(int=99)), OWN, 5, 7, is_planned=False)
+    place.ledger.successions.record(ended)
+    assert place.requests.of(EAST) == (ended,) and place.requests.of(NORTH) == ()
