@@ -6,6 +6,7 @@ lease that was confirmed before. A lease that cannot be confirmed runs out, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from peer.client.contacts import Contacts, known_peer
@@ -30,7 +31,7 @@ def lease_terms(config: Config, ledger: Ledger) -> LeaseTerms:
     if section.lease == "own":
         return LeaseTerms(lease_s)
     if section.lease == "witness":
-        asked = WitnessGranter(ledger.cluster, witness_of(config), section.witness, lease_s)
+        asked = WitnessGranter(ledger.cluster, witness_of(config), section.witness, lease_s, ledger.former)
         return LeaseTerms(lease_s, asked.newest_succession, f"ZooKeeper and the witness {section.witness}")
     known_peer(ledger, section.lease_peer)
     contacts = Contacts(ledger, config.tls, ZookeeperTls.of(config.zookeeper))
@@ -73,7 +74,8 @@ class PeerGranter:
             if self._lost(peer.cluster) is not None:
                 return 0
             raise _unconfirmed(ledger.cluster, f"peer {self._peer}", error) from error
-        return max((each.epoch for each in known), default=0)
+        ids = ledger.cluster, *ledger.former
+        return max((each.epoch for each in known if each.origin in ids), default=0)
 
     def _lost(self, peer: ClusterId) -> Succession | None:
         """The failover by which this cluster took over from the peer, until the peer has answered since."""
@@ -84,18 +86,25 @@ class PeerGranter:
 
 
 class WitnessGranter:
-    """A witness that confirms that no other cluster took over from this one. It is asked in the background only."""
+    """A witness that confirms that no other cluster took over from this one. It is asked in the background only.
 
-    def __init__(self, cluster: ClusterId, witness: Witness, address: str, lease_s: float) -> None:
+    Nor from one of ``former``, its earlier incarnations: a backup knows nothing of a failover since.
+    """
+
+    def __init__(
+        self, cluster: ClusterId, witness: Witness, address: str, lease_s: float, former: Sequence[ClusterId] = ()
+    ) -> None:
         self._cluster = cluster
         self._witness = witness
         self._address = address
         self._lease_s = lease_s
+        self._former = former
 
     def newest_succession(self, epoch: int) -> int:
         """As ``PeerGranter.newest_succession``."""
         try:
-            return self._witness.confirm(self._cluster, self._lease_s)
+            ended = self._witness.confirm(self._cluster, self._lease_s)
+            return max([ended, *(self._witness.read(each).ended for each in self._former)])
         except ReplicationError as error:
             raise _unconfirmed(self._cluster, f"the witness {self._address}", error) from error
 

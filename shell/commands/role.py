@@ -59,12 +59,16 @@ def _ended(cluster: Cluster) -> int:
 
 
 def _witnessed(cluster: Cluster) -> Witnessed:
-    """What the witness keeps of this cluster, if one confirms leases. CoordinationError: it does not answer."""
+    """What the witness keeps of this cluster, or of an earlier incarnation, whichever ended last, if one is configured.
+
+    CoordinationError: it does not answer.
+    """
     if cluster.config.failover.lease != "witness":
         return Witnessed()
     from peer.client.granter import witness_of  # deferred: few clusters have a witness
 
-    return witness_of(cluster.config).read(cluster.id)
+    kept = map(witness_of(cluster.config).read, (cluster.id, *cluster.ledger.former))
+    return max(kept, key=lambda each: each.ended)
 
 
 def _check_may_take_writes(cluster: Cluster, printer: Printer, witnessed: Witnessed) -> None:

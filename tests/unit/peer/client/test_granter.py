@@ -29,7 +29,9 @@ from replication.ledger.base import Ledger, Peer
 from replication.link.base import AskedLease
 from replication.writer.wal.registration import LeaseTerms, WriterRegistration
 from replication.writer.wal.wal_series import Place
+from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
+from tests.unit.coordination.test_witness import opening
 from tests.unit.writer.site import DIRECTORY, EAST, Site
 
 WEST = ClusterId("west", UUID(int=2))
@@ -151,3 +153,18 @@ def test_the_peer_that_is_configured_must_be_defined(site: Site) -> None:
         lease_terms(config, site.ledger)
     own = lease_terms(Config.model_validate({"cluster": {"name": "east"}}), site.ledger)
     assert (own.lease_s, own.confirm(1)) == (10.0, 0)
+
+
+def test_a_restored_cluster_is_not_confirmed_under_an_epoch_that_was_ended_of_its_former_id(
+    site: Site, west: MemoryLedger
+) -> None:
+    before, witness = ClusterId("east", UUID(int=99)), Witness(opening(MemoryEnsemble()), "/w")
+    west.successions.record(Succession(before, WEST, 5, 7, is_planned=False))
+    witness.end(before, 5, WEST)
+    asked = granter(There(site.ledger, west))
+    assert asked.newest_succession(1) == 0, "another cluster had this name"
+    site.ledger.former = (before,)
+    assert asked.newest_succession(1) == 5
+    for former, newest in (((), 0), ((before,), 5)):
+        by_witness = WitnessGranter(EAST, witness, "third:2181/w", 10.0, former)
+        assert by_witness.newest_succession(1) == newest

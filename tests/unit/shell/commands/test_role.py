@@ -103,12 +103,15 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
     assert "west took over from east" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("was_restored", [False, True])  # since, and has a new id
 def test_a_cluster_of_which_the_witness_heard_in_a_failover_that_was_given_up_is_made_active_above_that(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, was_restored: bool
 ) -> None:
     id, west, third = ClusterId("east", uuid4()), ClusterId("west", uuid4()), MemoryEnsemble()
     ledger, witness = MemoryLedger(id), Witness(opening(third), "/w")
-    witness.end(id, 1002, west)
+    before = ClusterId("east", uuid4()) if was_restored else id
+    ledger.former = (before,) if was_restored else ()
+    witness.end(before, 1002, west)
     monkeypatch.setattr("peer.client.granter.witness_of", lambda config: witness)
     config = SimpleNamespace(failover=SimpleNamespace(lease="witness"))
     with MemoryEnsemble().connect("/walship/east") as coordination:
