@@ -54,8 +54,8 @@ def readonly(
 
 def _ended(cluster: Cluster) -> int:
     """The newest epoch of a succession from or to this cluster; a failover that was abandoned has one, too."""
-    known = cluster.ledger.successions.known().all
-    return max((each.epoch for each in known if cluster.id in (each.origin, each.successor)), default=0)
+    known, ids = cluster.ledger.successions.known().all, {cluster.id, *cluster.ledger.former}
+    return max((each.epoch for each in known if ids & {each.origin, each.successor}), default=0)
 
 
 def _witnessed(cluster: Cluster) -> Witnessed:

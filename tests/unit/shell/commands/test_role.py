@@ -99,6 +99,11 @@ def test_a_cluster_whose_role_change_is_unfinished_is_not_made_active_beside_its
         ledger.successions.record(Succession(west, id, 1007, 7, is_planned=False))  # of a failover that was abandoned
         readonly(invocation, "off")
         assert coordination.role().state == RoleState(Role.ACTIVE, 1008), "what it writes is newer than what was ended"
+        ledger.former = (before := ClusterId("east", uuid4()),)
+        ledger.successions.record(Succession(west, before, 2010, 7, is_planned=False))
+        coordination.set_role(RoleState(Role.STANDBY, 1009), coordination.role().version)
+        readonly(invocation, "off")
+        assert coordination.role().state == RoleState(Role.ACTIVE, 2011), "also of before it was restored"
     ledger.close()
     assert "west took over from east" in capfd.readouterr().err
 
