@@ -94,9 +94,15 @@ class Takeover:
         """
         self.check_near(epoch)
         if not self.ledger.successions.cancel(origin, epoch):
+            own = self.ledger.cluster.name
+            if self.coordination.role().state.epoch < epoch:  # it was stopped before its role changed
+                raise SuccessionError(
+                    f"{own} has begun to take over from {origin.name}, with role epoch {epoch}, and is not ACTIVE yet",
+                    f"Run it again: walship switchover {own}, on {origin.name}",
+                )
             raise SuccessionError(
-                f"{self.ledger.cluster.name} has taken over from {origin.name} already, with role epoch {epoch}",
-                f"To go back: walship switchover {origin.name}, on {self.ledger.cluster.name}",
+                f"{own} has taken over from {origin.name} already, with role epoch {epoch}",
+                f"To go back: walship switchover {origin.name}, on {own}",
             )
 
     def learn(self, succession: Succession, source: ClusterId) -> None:

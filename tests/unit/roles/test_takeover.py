@@ -113,3 +113,16 @@ def test_a_second_successor_under_one_epoch_is_kept_as_a_contradiction(takeover:
             takeover.learn(of(EAST, NORTH), NORTH)
     assert takeover.ledger.successions.contradictions() == (of(EAST, NORTH),)
     assert takeover.ledger.successions.known().all == (of(EAST, WEST),)
+
+
+def test_a_takeover_that_was_stopped_before_the_role_changed_is_to_be_run_again(takeover: Takeover) -> None:
+    change_role(takeover.ledger, takeover.coordination, lambda state: state.becomes(Role.STANDBY))
+    begun = Succession(EAST, OWN, 3, 7, is_planned=True)
+    takeover.ledger.successions.accept(begun)
+    with pytest.raises(SuccessionError, match="own has begun to take over from east, .* is not ACTIVE yet") as refused:
+        takeover.cancel(EAST, 3)
+    assert refused.value.hint == "Run it again: walship switchover own, on east"
+    takeover.promote(begun)
+    with pytest.raises(SuccessionError, match="own has taken over from east already") as refused:
+        takeover.cancel(EAST, 3)
+    assert refused.value.hint == "To go back: walship switchover east, on own"
