@@ -76,8 +76,9 @@ def loss_of(ledger: Ledger, origin: ClusterId, opening: Opening) -> Loss:
     missing = missing_frames(notice, {stream: reach.covered for stream, reach in there.items()}, names)
     rows, sizes = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for frame in opening.left_out:
-        rows[frame.header.table] += frame.header.row_count
-        sizes[frame.header.table] += frame.bytes
+        if (table := frame.header.table) in names:  # else it was dropped just now
+            rows[table] += frame.header.row_count
+            sizes[table] += frame.bytes
     tables = tuple(
         TableLoss(names[table], missing.get(table, 0), rows[table], sizes[table])
         for table in sorted(names, key=names.__getitem__)

@@ -54,6 +54,13 @@ def test_no_loss_counts_as_small_if_the_lost_clusters_clock_is_ahead(
     assert loss.is_under(60) is is_under and (loss.seconds is None) is (ahead_s > 0)
 
 
+def test_frames_that_are_left_out_of_a_table_that_was_dropped_just_now_are_no_loss() -> None:
+    time = {"announced": lambda _: ClosedNotice(0, ()), "ahead": list, "reached": lambda _: {}}
+    ledger: Any = SimpleNamespace(time=SimpleNamespace(**time), tables=SimpleNamespace(all=list))
+    left_out: Any = SimpleNamespace(header=SimpleNamespace(table=DROPPED, row_count=3), bytes=100)
+    assert loss_of(ledger, WAL.cluster, Opening(1, (left_out,))).tables == ()
+
+
 def test_a_takeover_is_warned_of_without_a_good_drill_of_late() -> None:
     day = 86_400_000_000
     ended = Drill("d2", "h0", "gone", 1, 2, ended=day, passed=True)
