@@ -121,7 +121,8 @@ class TakeBack(CommitStep[RoleChange]):
             landed = landed_after(cluster.ledger, hosts_of(cluster), succession.origin, self.upto)
             context.beyond = tuple(frame for frame in landed if succession.leaves_out(frame.header))
         kept = {(frame.file, frame.begin) for frame in cluster.ledger.replay.quarantined()}
-        beyond = (frame for frame in context.beyond if succession.leaves_out(frame.header))
+        live = {spec.uuid for spec in cluster.tables()}  # a table may be dropped since they were read
+        beyond = (each for each in context.beyond if each.header.table in live and succession.leaves_out(each.header))
         return [frame for frame in beyond if (frame.ref.file, frame.ref.begin) not in kept]
 
     def _succession(self, context: RoleChange) -> Succession:
