@@ -49,7 +49,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
         RequestError: a bootstrap was ended or cannot go on, or the peer is paused.
     """
     ledger = peering.ledger
-    waiting = {name: ledger.tables.get(name).uuid for name in tables}
+    waiting = {spec.name: spec.uuid for spec in ledger.tables.all() if spec.name in tables}
     for _ in polls(timeout_s, _POLL_S):
         rules = ledger.rules.to(peer_name)
         for name, table in list(waiting.items()):

@@ -21,7 +21,7 @@ from peer.polling import polls
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.roles import Role
-from replication.errors import WaitTimeoutError
+from replication.errors import UnknownTableError, WaitTimeoutError
 from replication.ledger.base import Peer
 
 _POLL_S = 0.1
@@ -186,10 +186,13 @@ def _bootstrap(context: RoleChange, peer: str) -> None:
     for table, name in unready_tables(context, peer):
         context.report(f"{peer} gets rows of {name} that were not retained in WALs")
         there = sequences_at_peer(context, known, table)
-        needed = needed_space(
-            cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog
-        )
-        rules = begin_bootstrap(cluster.peering, name, peer, needed)
+        try:
+            needed = needed_space(
+                cluster.config, cluster.ledger, [cluster.table(name)], peer, lambda: cluster.reader.catalog
+            )
+            rules = begin_bootstrap(cluster.peering, name, peer, needed)
+        except UnknownTableError:  # it was dropped just now
+            continue
         if there:
             cluster.ledger.bootstraps.keep_known(peer, table, max(rule.generation for rule in rules), there)
         names.append(name)

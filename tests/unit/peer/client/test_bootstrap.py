@@ -57,6 +57,7 @@ def test_a_wait_for_several_bootstraps_goes_on_without_a_table_that_is_dropped(
 
     monkeypatch.setattr("peer.polling.time.sleep", drop)
     await_bootstrap(peering, [FLIGHTS.name, WEATHER.name], "north", 60.0)
+    await_bootstrap(peering, [FLIGHTS.name, WEATHER.name], "north", 60.0)  # as if it was dropped before
 
 
 def test_a_wait_for_a_bootstrap_at_a_paused_peer_fails(peering: Peering) -> None:

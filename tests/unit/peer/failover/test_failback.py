@@ -164,6 +164,14 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         assert "1 frame of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE
 
 
+def test_a_failback_passes_over_a_table_that_is_dropped_as_its_bootstrap_is_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returning, "unready_tables", lambda *_: [(TABLE, "ops.gone")])
+    with role_pair(tmp_path) as pair:
+        returning._bootstrap(pair.east.command(), "west")
+
+
 def test_a_lost_cluster_steps_down_though_its_role_was_changed_since_it_was_last_heard(tmp_path: Path) -> None:
     with role_pair(tmp_path) as pair:
         pair.write()
