@@ -245,8 +245,7 @@ class Cluster:
     ) -> Drained:
         """Block until a peer holds, durably, what is pending for it now. Later writes are not waited for.
 
-        ``table`` limits this to one table. ``report`` gets the bytes that were pending and those that are left. Raises
-        as :func:`peer.client.draining.drain`.
+        ``table`` limits this to one. ``report`` gets the bytes pending at first, and now. Raises as ``draining.drain``.
         """
         from peer.status.collect import durable_lengths  # deferred, as in status: few commands need it
 
@@ -271,11 +270,11 @@ class Cluster:
             BatchConflictError: the batch id was used for other rows. RequestError: a batch with an id is too large.
             BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; some rows may be written.
         """
-        return self._opened.writer.upsert(self._opened.tables.get(table), rows, batch_id)
+        return (opened := self._opened).writer.upsert(opened.tables.get(table), rows, batch_id)
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """As :meth:`upsert`, returning a future at once. Its callbacks must not block: they would delay all appends."""
-        return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
+        return (opened := self._opened).writer.upsert_async(opened.tables.get(table), rows, batch_id)
 
     def restate(self, logs: Iterable[LogBatch], commit: int) -> Position:
         """As ``Writer.restate``: in place of lost writes that are discarded."""
@@ -283,22 +282,22 @@ class Cluster:
 
     def delete(self, table: str, keys: object) -> Position:
         """Delete rows by key; ``keys`` as ``rows`` of :meth:`upsert`, with exactly the key columns."""
-        return self._opened.writer.delete(self._opened.tables.get(table), keys)
+        return (opened := self._opened).writer.delete(opened.tables.get(table), keys)
 
     def delete_async(self, table: str, keys: object) -> Future[Position]:
         """As :meth:`delete`, with a future as :meth:`upsert_async`."""
-        return self._opened.writer.delete_async(self._opened.tables.get(table), keys)
+        return (opened := self._opened).writer.delete_async(opened.tables.get(table), keys)
 
     def apply(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Position:
         """Write mutations of a cell table.
 
         Raises as :meth:`upsert`; ConditionalMutationError: one has a condition; HistoryError: one is too old.
         """
-        return self._opened.writer.apply(self._opened.tables.get(table), mutations)
+        return (opened := self._opened).writer.apply(opened.tables.get(table), mutations)
 
     def apply_async(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
         """As :meth:`apply`, with a future as :meth:`upsert_async`."""
-        return self._opened.writer.apply_async(self._opened.tables.get(table), mutations)
+        return (opened := self._opened).writer.apply_async(opened.tables.get(table), mutations)
 
     def import_files(
         self,
@@ -369,13 +368,14 @@ class Cluster:
         """
         if at_least is not None:
             self.wait(at_least)
-        return self._opened.reader.read(self.table(table), where, columns, limit, as_of)
+        spec = (opened := self._opened).ledger.tables.get(full_name(table))
+        return opened.reader.read(spec, where, columns, limit, as_of)
 
     def sql(self, query: str, at_least: Position | None = None) -> pa.RecordBatchReader:
         """Run a DuckDB query, with rows as :meth:`read` gives them. RequestError has DuckDB's message if it fails."""
         if at_least is not None:
             self.wait(at_least)
-        return self._opened.reader.sql(query, self.tables())
+        return (opened := self._opened).reader.sql(query, opened.ledger.tables.all())
 
     def trace(self, table: str, key: Mapping[str, object]) -> Trace:
         """All versions of one key that this cluster still has: origin, path, times, and which one is the newest.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from peer.client import following
+from peer.client.cluster import Cluster
 from peer.client.following import FollowingCluster
 from peer.client.search import OpenedCluster
 from replication.errors import CoordinationError, ReadOnlyClusterError
@@ -68,3 +69,33 @@ def test_a_search_that_takes_long_is_not_begun_anew_by_the_next_read(monkeypatch
     clock.now += 6.0
     followed.follow_if_due()
     assert silent.asked > asked, "later it is looked for again"
+
+
+class Moves(Cluster):
+    """A handle that moves to the next cluster each time that its parts are asked for."""
+
+    def __init__(self) -> None:
+        self.places = [self.parts(name) for name in ("north", "west", "east")]
+
+    @staticmethod
+    def parts(name: str) -> Any:
+        def answer(*given: Any) -> tuple[str, Any]:
+            return name, given[0]
+
+        tables = SimpleNamespace(get=lambda _: name, all=lambda: name)
+        reader = SimpleNamespace(read=answer, sql=lambda _, specs: (name, specs))
+        writer = SimpleNamespace(**{call: answer for call in _APPENDS})
+        return SimpleNamespace(reader=reader, writer=writer, tables=tables, ledger=SimpleNamespace(tables=tables))
+
+    @property
+    def _opened(self) -> Any:  # type: ignore[override]
+        return self.places.pop()
+
+
+_APPENDS = ("upsert", "delete", "apply", "upsert_async", "delete_async", "apply_async")
+
+
+@pytest.mark.parametrize("call", ["read", "sql", *_APPENDS])
+def test_a_call_has_the_table_and_the_part_that_it_asks_of_one_cluster_though_another_thread_moves(call: str) -> None:
+    given = ("ops.log", []) if call in _APPENDS else ("ops.log",)
+    assert getattr(Moves(), call)(*given) == ("east", "east")
