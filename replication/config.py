@@ -44,7 +44,7 @@ from replication.settings import (
     split_address,
     sqlite_url,
 )
-from replication.tls_checks import is_loopback, plain_connections, unfit_files
+from replication.tls_checks import is_loopback, missing_addresses, plain_connections, unfit_files
 
 ENV_PREFIX = "WALSHIP_"
 # Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
@@ -347,17 +347,13 @@ def _contradictions(config: Config) -> Iterator[str]:
                 f"{key}: {address} is not loopback and there is no TLS; "
                 "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
             )
-    host, _ = split_address(receiver.listen)
-    if host in ("0.0.0.0", "::") and not receiver.advertise:
-        yield f"receiver.advertise: missing; peers cannot connect to {host}"
+    yield from missing_addresses(zookeeper, receiver)
     if worker.message_bytes_max > worker.window_bytes:
         yield "worker.message_bytes_max: more than worker.window_bytes, so no message could ever be sent"
     for section, value in (("worker", worker), ("master", config.master), ("timeline", config.timeline)):
         if value.retry_min_s > value.retry_max_s:
             yield f"{section}.retry_min_s: more than {section}.retry_max_s"
     yield from _unfit_lease(config)
-    if not config.zookeeper.embedded and not config.zookeeper.servers:
-        yield "zookeeper.servers: missing; name the ensemble, or set zookeeper.embedded = true"
     if config.zookeeper.root and not ROOT.match(config.zookeeper.root):
         yield f"zookeeper.root: {config.zookeeper.root!r} is not like /walship/east, which other clusters can name"
     catalog = config.catalog

@@ -1,4 +1,4 @@
-"""Checks of a configuration's connections: what leaves this machine goes over TLS, and its files can be used."""
+"""Checks of a configuration's connections: what leaves this machine goes over TLS, and servers can be found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from replication.permissions import exposed
-from replication.settings import ZooKeeperSection
+from replication.settings import ReceiverSection, ZooKeeperSection, split_address
 
 _PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
+_EVERYWHERE = ("0.0.0.0", "::")
 _SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 
 
@@ -48,6 +49,20 @@ def plain_connections(zookeeper: ZooKeeperSection, databases: Mapping[str, str])
                 f"{key}: {far[0]} is not loopback and there is no TLS; add ?sslmode=verify-full and sslrootcert=FILE,"
                 " or set tls.allow_plaintext = true on a network you trust"
             )
+
+
+def missing_addresses(zookeeper: ZooKeeperSection, receiver: ReceiverSection) -> Iterator[str]:
+    """Which addresses are missing, so that nobody could connect there."""
+    host, _ = split_address(receiver.listen)
+    if host in _EVERYWHERE and not receiver.advertise:
+        yield f"receiver.advertise: missing; peers cannot connect to {host}"
+    if not zookeeper.servers and not zookeeper.embedded:
+        yield "zookeeper.servers: missing; name the ensemble, or set zookeeper.embedded = true"
+    elif not zookeeper.servers and zookeeper.listen in _EVERYWHERE:
+        yield (
+            f"zookeeper.servers: missing; peers cannot connect to {zookeeper.listen}. Give the address that they use,"
+            f" for example 10.0.0.11:{zookeeper.port}"
+        )
 
 
 def unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:

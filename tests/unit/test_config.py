@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 
 from replication.config import Config, default_toml, load
 from replication.errors import ConfigError
-from replication.settings import split_address
+from replication.settings import join_address, split_address
 from replication.tables.catalog.catalog import catalog_properties
 
 
@@ -197,13 +197,13 @@ def test_a_receiver_must_listen_somewhere(listen: str) -> None:
     assert "receiver.listen" in problems_of(None, {"cluster": {"name": "east"}, "receiver": {"listen": listen}})
 
 
-def test_listening_everywhere_needs_an_address_to_advertise() -> None:
-    overrides: dict[str, dict[str, object]] = {
-        "cluster": {"name": "east"},
-        "receiver": {"listen": "0.0.0.0:7400"},
-        "tls": {"allow_plaintext": True},
-    }
-    assert "receiver.advertise" in problems_of(None, overrides)
+@pytest.mark.parametrize("listen", ["0.0.0.0", "::"])
+def test_listening_everywhere_needs_addresses_that_peers_can_connect_to(listen: str) -> None:
+    given: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "tls": {"allow_plaintext": True}}
+    given |= {"receiver": {"listen": join_address(listen, 7400)}, "zookeeper": {"listen": listen}}
+    said = problems_of(None, given)
+    assert "receiver.advertise: missing" in said
+    assert f"zookeeper.servers: missing; peers cannot connect to {listen}" in said
 
 
 def test_broken_toml_names_the_line_and_a_missing_file_the_remedy(tmp_path: Path) -> None:
