@@ -280,10 +280,10 @@ def _check(kept: dict[str, str], cluster: ClusterId | None, store: SqlStore) -> 
             "Upgrade walship here first",
         )
     if int(kept["schema"]) < SCHEMA_VERSION:
+        rebuild = "; or move the ledger away and run walship rebuildledger, which makes one from the files and tables"
         raise VersionError(
             f"the ledger at {where} has schema version {kept['schema']}, of before the first release",
-            "Begin anew with walship init DIR; or move the ledger away and run walship rebuildledger, which makes one"
-            " from the files and tables",
+            f"Begin anew with walship init DIR{rebuild if store.is_sqlite else ', and an empty database'}",
         )
     owner = ClusterId.parse(kept["cluster"])
     if cluster is not None and cluster != owner:

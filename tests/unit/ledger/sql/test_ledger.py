@@ -8,15 +8,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from sqlalchemy.engine import make_url
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from replication import config as configuration
 from replication.core.ids import ClusterId
-from replication.errors import ConfigError, CoordinationError
+from replication.errors import ConfigError, CoordinationError, VersionError
 from replication.ledger.base import Ledger
 from replication.ledger.sql import ledger
 
@@ -122,3 +124,11 @@ def test_a_ledger_in_a_file_needs_no_driver_that_is_not_installed(tmp_path: Path
 def test_an_option_that_the_database_does_not_know_is_named_as_a_failure_of_the_ledger() -> None:
     with pytest.raises(CoordinationError, match='the ledger at .* failed: invalid connection option "colour"'):
         ledger.open_ledger("postgresql://127.0.0.1:1/db?colour=red")
+
+
+@pytest.mark.parametrize("url", ["sqlite:////east/ledger.db", "postgresql://walship@db/east"])
+def test_a_ledger_of_before_the_first_release_is_to_be_rebuilt_only_where_that_is_possible(url: str) -> None:
+    store: Any = SimpleNamespace(url=make_url(url), is_sqlite=url.startswith("sqlite"))
+    with pytest.raises(VersionError, match="schema version 0, of before the first release") as refused:
+        ledger._check({"schema": "0"}, None, store)
+    assert ("rebuildledger" in refused.value.hint) is store.is_sqlite  # it refuses where hosts share the ledger
