@@ -97,7 +97,8 @@ def ops_abandon(
     yes: Annotated[bool, Option("--yes", help="Confirm that it stays half done.")] = False,
 ) -> None:
     """Forget an unfinished operation; what its steps have done stays."""
-    from peer.status.operations import RUNNING, role_change
+    from peer.status.operations import RUNNING, WAITING, role_change
+    from replication.commit.leases import Leases
 
     with invocation.connect() as (cluster, printer):
         stored = _stored(cluster, operation, store)
@@ -110,7 +111,10 @@ def ops_abandon(
                 f"{stored.id} would stay half done: at least {found.done} of {found.steps} steps are done",
                 f"{rather}: --yes",
             )
-        cluster.ledger.steps.remove(stored.id.store, stored.id.urn)
+        with Leases(cluster.ledger.steps) as leases:
+            if found.state == WAITING and not leases.lease([stored.id]):
+                raise RequestError(f"another process has just begun to run {stored.id}", "See walship ops list")
+            cluster.ledger.steps.remove(stored.id.store, stored.id.urn)
         printer.value(_row(found, cluster.name) | {"state": "abandoned"}, f"{stored.id} is abandoned")
         if stored.id == SequenceId(cluster.name, ROLE_CHANGE):
             printer.note(_roles_now(cluster, role_change(stored)[1]))

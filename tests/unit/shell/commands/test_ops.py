@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from peer.client.cluster import Cluster
-from peer.status.operations import operations
+from peer.status.operations import UnfinishedOperation, operations
 from replication import config
 from replication.commit.leases import Leases
 from replication.commit.sequence import CommitSequence, SequenceBuilder
@@ -21,9 +21,10 @@ from replication.commit.step import CommitStep, step_type
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.ledger.base import Ledger
-from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId
+from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.ledger.sql.ledger import initialise, open_ledger
 from shell.cli.render import Printer
+from shell.commands import ops
 from shell.main import run
 from shell.status.page import show_operations
 
@@ -136,6 +137,22 @@ def test_an_operation_that_runs_is_neither_resumed_nor_abandoned(site: Site) -> 
         assert code == 4 and "runs east/move. Stop that process first" in err.replace("hint ", ". ").replace(
             " . ", ". "
         )
+
+
+def test_an_operation_that_another_process_begins_to_run_just_now_is_not_abandoned(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving, real = site.sequence("a").stored_form(), ops._now
+    site.steps.put_all([moving])
+
+    def just_before(stored: StoredSequence) -> UnfinishedOperation:
+        found = real(stored)
+        site.steps.lease([moving.id], "another", 100)
+        return found
+
+    monkeypatch.setattr(ops, "_now", just_before)
+    code, _, err = site.ops("abandon", "move", "--yes")
+    assert code == 4 and "another process has just begun to run east/move" in err and site.steps.sequences()
 
 
 def test_an_operation_is_abandoned_once_it_is_confirmed(site: Site) -> None:
