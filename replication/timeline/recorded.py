@@ -156,6 +156,18 @@ class RecordedTimeline:
         """Whether an instant, by when it was requested, is neither pending nor completed."""
         return instant not in self.state().pending and self._completed(instant) is None
 
+    def removed_with(self, instant: int) -> list[FileKey]:
+        """The files that were removed when an instant, by when it was requested, was undone, and not added since."""
+        added = set[tuple[str, FileKey]]()
+        for event in self._backwards():
+            each = event.instant
+            if each.is_effective and instant in each.changes.undone:
+                return [key for key in each.changes.removes if (each.dataset, key) not in added]
+            if max(each.time, each.completed) < instant:
+                break
+            added.update((each.dataset, version.key) for version in each.changes.adds)
+        return []
+
     def state(self) -> TimelineState:
         """Return the state after the newest event."""
         with self._lock:

@@ -182,8 +182,9 @@ class Publisher:
         try:
             sequence.run(self._site, leases)
         except StepFailedError as error:
-            if len(planned) == 1:
-                self._not_published(planned[0].file_set, error, sequence)
+            if len(planned) == 1 or self._undone(sequence):
+                for each in planned:
+                    self._not_published(each.file_set, error, sequence)
             else:
                 self._publish_each(planned, sequence, leases)
             return
@@ -338,12 +339,19 @@ class Publisher:
     def _not_published(
         self, file_set: FileSet, error: ReplicationError, sequence: CommitSequence[CopySite] | None = None
     ) -> None:
-        if sequence is not None and is_lost(error, sequence.steps):
-            self._steps.remove(self._job, sequence.id.urn)
+        if sequence is not None:
+            undone = self._undone(sequence)
+            if undone or is_lost(error, sequence.steps):
+                self._steps.remove(self._job, sequence.id.urn)
+            error = undone or error
         reason = one_line(getattr(error, "cause", None) or error)  # the step's own error
         self._report_failed(file_set.name, {"": reason})
         for each in file_set.staged:
             self._progress.failed(each.file.destination, reason)
+
+    def _undone(self, sequence: CommitSequence[CopySite]) -> ReplicationError | None:
+        started = next((step for step in sequence.steps if isinstance(step, StartInstant)), None)
+        return self._recorder.end_undone(started) if self._recorder and started else None
 
     def _report_failed(self, file_set: str, reasons: Mapping[str, str]) -> None:
         if self._site.events is not None:

@@ -24,8 +24,9 @@ from replication.core.timeline.instants import (
 from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.publication.moves import Move
-from replication.datasets.publication.steps import CompleteInstant, StartInstant
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.publication.steps import CompleteInstant, StartInstant, undone
+from replication.datasets.stores.base import EntryKind, Store, make_durable
+from replication.errors import MissingFileError
 from replication.log import get
 from replication.timeline.base import ARCHIVED_TOGETHER
 from replication.timeline.recorded import RecordedTimeline
@@ -71,6 +72,15 @@ class InstantRecorder:
     def is_pending(self, step: StartInstant) -> bool:
         """Whether the instant of a step is neither completed nor undone."""
         return step.time in self._timeline.state().pending
+
+    def end_undone(self, step: StartInstant) -> MissingFileError | None:
+        """If the instant of a step was rolled back, take away what was moved since; the error for its files."""
+        if not self._timeline.was_undone(step.time):
+            return None
+        paths = [RelativePath(path) for _, path in self._timeline.removed_with(step.time)]
+        self._target.remove_files(paths)
+        make_durable(self._target, {path.parent for path in paths}, may_be_gone=True)
+        return undone(step.time)
 
     def replace(self, old: StartInstant, new: Iterable[StartInstant]) -> None:
         """Roll an instant back in favour of others that name its files, which become inflight first. Idempotent."""

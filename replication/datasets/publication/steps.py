@@ -212,7 +212,7 @@ class StartInstant(CommitStep[CopySite]):
         """Whether it is inflight, or over. MissingFileError if it was rolled back, which took its files away."""
         timeline = context.timeline(self.timeline)
         if timeline.was_undone(self.time):
-            raise MissingFileError(f"instant {self.time} was rolled back", "The next run copies its files anew")
+            raise undone(self.time)
         return self.is_started(timeline)
 
     def execute(self, context: CopySite) -> None:
@@ -240,8 +240,11 @@ class CompleteInstant(CommitStep[CopySite]):
     time: int
 
     def verify(self, context: CopySite) -> bool:
-        """Whether it is completed, or was rolled back."""
-        return self.time not in context.timeline(self.timeline).state().pending
+        """Whether it is completed. Raises as :meth:`StartInstant.verify`."""
+        timeline = context.timeline(self.timeline)
+        if timeline.was_undone(self.time):
+            raise undone(self.time)
+        return self.time not in timeline.state().pending
 
     def execute(self, context: CopySite) -> None:
         timeline = context.timeline(self.timeline)
@@ -252,6 +255,11 @@ class CompleteInstant(CommitStep[CopySite]):
         return f"record that instant {self.time} is completed"
 
 
+def undone(time: int) -> MissingFileError:
+    """The error for an instant that was rolled back, which took its files away."""
+    return MissingFileError(f"instant {time} was rolled back", "The next run copies its files anew")
+
+
 def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
     """Whether a sequence failed since what it publishes is gone or undone, or what it replaces is not what was listed.
 
@@ -260,7 +268,7 @@ def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> b
     if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError | ChangedFileError):
         return False
     step = steps[error.number]
-    if isinstance(step, StartInstant):
+    if isinstance(step, StartInstant | CompleteInstant):
         return True
     registers = any(isinstance(each, RegisterFiles) for each in steps)
     return isinstance(step, PublishFileSet) and (not registers or any(move.sent for move in step.moves))

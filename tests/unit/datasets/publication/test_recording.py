@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,10 @@ from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
 from replication.commit.file_store import FileCommitSteps
-from replication.core.timeline.instants import Action, Changes, InstantState
+from replication.core.copying.configuration import Grouping
+from replication.core.timeline.instants import Action, Changes, FileVersion, InstantState
+from replication.datasets.publication.recording import InstantRecorder
+from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError
 from replication.timeline.base import ARCHIVED_TOGETHER
 from replication.timeline.holds import TimelineHolds
@@ -171,6 +175,45 @@ def test_a_killed_run_whose_instant_was_rolled_back_is_begun_anew_and_recorded(
     roll_back(tmp_path, begun.time)
     assert recorded(tmp_path, delete=True).run().failed == 0
     assert seen(tmp_path) == on_disk(tmp_path) == on_disk(tmp_path, "src")
+
+
+@pytest.mark.parametrize(("when", "old"), [("request", {}), ("move", {}), ("move", {"a/0": b"", "b/0": b""})])
+def test_a_copy_whose_instant_is_rolled_back_meanwhile_leaves_no_file_that_the_timeline_does_not_have(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, old: dict[str, bytes]
+) -> None:
+    write_tree(tmp_path / "dst", old)  # so that files are moved one by one
+    given: dict[str, Any] = {"grouping": Grouping.DATASET} if old else {}
+    owner: Any = InstantRecorder if when == "request" else LocalStore
+    called = getattr(owner, when)
+
+    def undone(*args: Any, **named: Any) -> Any:
+        made = called(*args, **named)
+        for pending in timeline(tmp_path).state().pending:
+            roll_back(tmp_path, pending)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, when, undone)
+        counts = recorded(tmp_path, **given).run()
+    assert counts.failed == len(FILES) and all("was rolled back" in each for each in counts.failures.values())
+    assert (seen(tmp_path), on_disk(tmp_path)) == ({}, dict.fromkeys(old, 0))
+    assert recorded(tmp_path, **given).run().failed == 0
+    assert seen(tmp_path) == on_disk(tmp_path, "src")
+    assert on_disk(tmp_path) == on_disk(tmp_path, "src") | dict.fromkeys(old, 0)
+
+
+def test_a_file_that_another_instant_adds_after_the_rollback_stays(source: Path, tmp_path: Path) -> None:
+    history = timeline(tmp_path)
+    version = FileVersion("a", "a/1", 3)
+    asked = history.request(Action.COPY, "lake", root=f"file://{tmp_path}/dst")
+    history.start(asked, Changes((version, FileVersion("a", "a/2", 3))))
+    history.complete(history.undo("lake", [asked.time]), Changes(removes=(version.key,), undone=(asked.time,)))
+    assert history.removed_with(asked.time) == [("a", "a/1")]
+    history.record(Action.COPY, "other", Changes((version,)))
+    assert history.removed_with(asked.time) == [("a", "a/1")]
+    history.record(Action.COPY, "lake", Changes((version,)))
+    assert history.removed_with(asked.time) == []
+    assert history.removed_with(asked.time + 1) == []
 
 
 @pytest.mark.parametrize(("step", "lost"), [("PublishFileSet", "a/1"), ("SyncTarget", "b/1")])
