@@ -86,23 +86,28 @@ class DatasetUpkeep:
             RequestError: an instant is unknown, or a file that it had replaced is gone, or may be if it is pending.
             LockedFileError: readers hold the files, or another process changes the dataset.
         """
-        return self._undo(times, Action.ROLLBACK)
+        return self._undo(lambda: times, Action.ROLLBACK)
 
     def restore(self, instant: int) -> Instant | None:
         """Undo all instants after one; None if there are none. Raises as ``rollback``."""
         self._root()
         self._timeline.state().check_readable(self._dataset, instant)
-        times = undone_by_restore(self._timeline.following(0), self._dataset, instant)
-        return self._undo(times, Action.RESTORE) if times else None
 
-    def _undo(self, times: Sequence[int], action: Action) -> Instant:
+        def plan() -> list[int]:
+            return undone_by_restore(self._timeline.following(0), self._dataset, instant)
+
+        return self._undo(plan, Action.RESTORE) if plan() else None
+
+    def _undo(self, plan: Callable[[], Sequence[int]], action: Action) -> Instant:
+        """Undo what is planned once nobody else does, so that a restore also undoes what was completed meanwhile."""
         with self._alone() as mine:
-            for finished in self._finish():
-                times = [time for time in times if time not in finished.changes.undone]
-                if not times:
-                    return finished
+            finished = self._finish()
+            undone = {time for each in finished for time in each.changes.undone}
+            if finished and undone.issuperset(plan()):
+                return finished[-1]
             self._check_there()
             with self._announced(_EVERYBODY, mine) as holds:
+                times = [time for time in plan() if time not in undone]
                 if held := [hold for hold in holds if hold.instant >= min(times)]:
                     readers = counted(len(held), "reader")
                     until = moment_text(int(max(hold.until_s for hold in held) * 1e6))

@@ -20,6 +20,7 @@ from peer.timeline.views import Views
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy
 from replication.core.timeline.instants import Action, FileVersion, Instant, InstantState
+from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.errors import LockedFileError, RequestError, StorageError
 from replication.settings import TimelineSection, TlsSection
@@ -176,6 +177,22 @@ def test_a_restore_puts_the_dataset_back_and_what_is_copied_after_it_is_seen(lak
         lake.upkeep().rollback([lake.timeline.state().instant])
         lake.upkeep().rollback([first])
         lake.upkeep().restore(first)
+
+
+def test_a_restore_also_undoes_what_is_copied_while_it_begins(lake: Lake) -> None:
+    first = lake.copy(p_a="1")
+    lake.copy(p_a="2")
+    later = ["3"]
+
+    class Copying(LocalStore):
+        def scan(self, folder: RelativePath) -> Iterator[Entry]:
+            if later:
+                lake.copy(p_a=later.pop())
+            return super().scan(folder)
+
+    done = lake.upkeep(Copying).restore(first)
+    assert done is not None and len(done.changes.undone) == 2 and not later
+    assert lake.read() == {"p/a.csv": "1"} and len(lake.names()) == 1
 
 
 def test_a_restore_to_a_time_before_the_dataset_deletes_nothing(lake: Lake) -> None:
