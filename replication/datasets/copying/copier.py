@@ -178,7 +178,7 @@ class FileCopier:
     def _is_there(self, item: CopyItem, copied: CopiedItem) -> bool:
         try:
             return digest_of(self._target, item.staged, copied.size, self._configuration.range_bytes) == copied.digest
-        except OSError:
+        except Exception:  # each driver has its own errors
             return False
 
     def _tried(self, item: CopyItem) -> CopiedItem:

@@ -9,6 +9,7 @@ import pytest
 
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.local import LocalStore
+from replication.errors import PeerUnavailableError
 from tests.copying import DyingStore, Killed, job, read_tree, write_tree
 
 
@@ -54,3 +55,23 @@ def test_a_killed_publication_of_a_file_of_several_small_ranges_is_finished(tmp_
             continue
         assert counts.failures == {}
         return
+
+
+class AwayOnce(LocalStore):
+    """Does not answer when a file is first read back, as a peer may."""
+
+    is_away = True
+
+    def reread(self, path: RelativePath, begin: int, size: int) -> bytes:
+        if self.is_away:
+            self.is_away = False
+            raise PeerUnavailableError("west does not answer")
+        return super().reread(path, begin, size)
+
+
+def test_a_store_that_is_away_as_a_file_is_read_back_does_not_end_the_copy(tmp_path: Path) -> None:
+    files = {"a": b"1", "b": b"2"}
+    write_tree(tmp_path / "src", files)
+    target = AwayOnce(str(tmp_path / "dst"))
+    assert job(LocalStore(str(tmp_path / "src")), target, verify=True).run().failures == {}
+    assert read_tree(tmp_path / "dst") == files and not target.is_away
