@@ -30,7 +30,6 @@ from replication.datasets.copying.transfer import check_digest, digest_of
 from replication.datasets.copying.uploading import begun
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.stores.base import Parts, SentUpload, Store, Upload, Uploads
-from replication.errors import CopyError
 from replication.log import get
 
 _log = get(__name__)
@@ -193,13 +192,20 @@ class Stager:
             return None
         if found.attributes is None or found.attributes.size != staged.size:
             return None
-        range_bytes = self.configuration.range_bytes
-        if not is_trusted and digest_of(self.target, key.path, staged.size, range_bytes) != staged.digest:
+        if not is_trusted and not self._is_there(staged):
             self.journal.forget([key.path])
             return None
         self.progress.reused(staged.size, files=1)
         _log.info("staged_file_reused", file=file.destination, guid=file.guid)
         return StagedFile(file, staged.digest, staged.size)
+
+    def _is_there(self, staged: JournalEntry) -> bool:
+        conf = self.configuration
+
+        def digest() -> str:
+            return digest_of(self.target, staged.key.path, staged.size, conf.range_bytes)
+
+        return attempted(digest, conf.attempts, self._stopped) == staged.digest  # what cannot be read is copied anew
 
     def failed(self, file: CopyableFile, copied: CopiedItem) -> None:
         """A file failed. A full target ends the run with NoSpaceError, since every other file would fail, too."""
@@ -273,7 +279,7 @@ class _RangedCopy:
         if not known.is_trusted:
             try:
                 check_digest(self._stager.target, self._path, part, known.digest)
-            except (CopyError, OSError):
+            except Exception:  # each driver has its own errors
                 return None
         self._stager.progress.reused(part.size)
         return known.digest, known.parts

@@ -22,7 +22,7 @@ from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
-from replication.errors import RequestError, StorageError
+from replication.errors import PeerUnavailableError, RequestError, StorageError
 from replication.permissions import user_umask
 from tests.copying import DyingStore, Killed, copied, job, read_tree, write_tree
 
@@ -233,3 +233,27 @@ def test_a_store_that_does_not_answer_once_what_is_staged_is_asked_again(tmp_pat
         counts = job(LocalStore(str(tmp_path / "src")), target, range_bytes=MIB).run()
         assert (counts.failures, bool(counts.bytes_reused)) == ({}, is_again)
         assert read_tree(tmp_path / "dst") == files and target.asked
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), PeerUnavailableError("west is away")])
+def test_what_is_staged_and_cannot_be_read_back_after_a_restart_is_copied_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    tree = {"big": os.urandom(6 * MIB)}
+    for name, files in {"whole": {"a": b"1", "b": b"2"}, "in ranges": tree}.items():
+        at = tmp_path / name
+        write_tree(at / "src", files)
+        if len(files) > 1:
+            killed_before_publishing(at, range_bytes=MIB)
+        else:
+            killed_within_a_file(at, MIB, 8)
+
+        def failing(*_: object) -> bytes:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("replication.datasets.stores.local.boot_id", lambda: "another boot")
+            patch.setattr(LocalStore, "reread", failing)
+            counts = copied(at / "src", at / "dst", range_bytes=MIB, attempts=1).progress.counts
+        assert (counts.failures, counts.bytes_reused) == ({}, 0)
+        assert read_tree(at / "dst") == files
