@@ -23,7 +23,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.converters.base import UNREADABLE, ArchiveMember
 from replication.datasets.converters.compression import check_ratio, gunzip, unzstd
 from replication.datasets.converters.plugins import unpacker_of
-from replication.datasets.stores.base import Entry, EntryKind, FileReader, Store
+from replication.datasets.stores.base import Entry, EntryKind, FileReader, Store, read_whole
 from replication.errors import CopyError, UnsafeNameError
 
 _PACKED = {".gz": gunzip, ".tgz": gunzip, ".zst": unzstd}
@@ -112,6 +112,9 @@ class ArchivesStore:
         if member is None or member.open is None:
             raise FileNotFoundError(file.path)
         return _MemberReader(member.open, archive.lock)
+
+    def read_batch(self, files: Sequence[FileAttributes]) -> list[bytes]:
+        return [read_whole(self, file) for file in files]
 
     def _shown(self, entry: Entry) -> Entry:
         file = entry.attributes

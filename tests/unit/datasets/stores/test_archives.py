@@ -16,11 +16,13 @@ import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.filters import FilterRule, Filters
+from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.converters import compression
 from replication.datasets.converters.plugins import conversions_of
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.request import copy_job
 from replication.datasets.stores import archives
+from replication.datasets.stores.local import LocalStore
 from replication.errors import RequestError
 from tests.copying import read_tree, write_tree
 
@@ -270,3 +272,12 @@ def test_archives_are_not_unpacked_by_tasks_of_spark_which_do_not_know_what_was_
     tar(tmp_path / "src/a.tar", TREE)
     with pytest.raises(RequestError, match="untar and spark exclude each other"):
         unpacked(tmp_path, spark="spark://host:7077")
+
+
+def test_members_of_an_archive_are_read_together_as_other_files_are(tmp_path: Path) -> None:
+    """As for a peer: the call went to the store of the archive, which has no such file, and was made in vain."""
+    tar(tmp_path / "src/a.tar", {"one": b"1", "two": b"22"})
+    with archives.ArchivesStore(LocalStore(str(tmp_path / "src")), ["untar"]) as store:
+        assert len(list(store.scan(ROOT))) == 1
+        found = [each.attributes for each in store.scan(RelativePath("a")) if each.attributes is not None]
+        assert store.read_batch(found) == [b"1", b"22"]
