@@ -41,7 +41,7 @@ from replication.datasets.publication.steps import CopySite, PublishFileSet, Rem
 from replication.datasets.removals import removals_refusal
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.local import LocalStore
-from replication.errors import RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError
+from replication.errors import RequestError, SequenceHeldError, StepFailedError, SuspendedSequenceError, VersionError
 from replication.ledger.commit_steps import StoredSequence
 from replication.log import get
 
@@ -207,6 +207,10 @@ class CopyJob:
             return is_given_up and steps.remove(self.id, stored.id.urn)
         except (SequenceHeldError, SuspendedSequenceError):
             return False
+        except VersionError as error:
+            raise VersionError(
+                error.what, "Run the copy with the version of walship that began it, or a newer one"
+            ) from None
 
     def _stored(self, steps: FileCommitSteps) -> list[StoredSequence]:
         return steps.sequences(self.id) if (self.state_dir / "commits").exists() else []

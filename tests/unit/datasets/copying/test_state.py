@@ -15,7 +15,7 @@ from replication.datasets.copying.file_sets import FileSet
 from replication.datasets.copying.staging import locked, make_state_dir
 from replication.datasets.publication.steps import PublishFileSet
 from replication.datasets.stores.local import LocalStore
-from replication.errors import StorageError
+from replication.errors import StorageError, VersionError
 from replication.ledger.commit_steps import NewSequence, SequenceId
 from tests.copying import copied, job, read_tree, write_tree
 
@@ -108,6 +108,17 @@ def test_a_publication_of_a_process_in_another_container_is_told_apart_from_one_
     assert "not known to have ended: run it again in 15 s" in made.run().failures["/"]
     steps.release("host/1/elsewhere/1/x", [SequenceId(made.id, "publish-1")])
     assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.files_published == 1
+
+
+def test_a_copy_that_a_newer_version_has_begun_is_to_be_run_again_and_is_no_operation_to_resume(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"a": b"1"})
+    made = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")))
+    make_state_dir(made.state_dir)
+    steps = FileCommitSteps(f"file://{made.state_dir}/commits")
+    steps.put_all([NewSequence(SequenceId(made.id, "publish-1"), ('{"kind": "copy.publish", "version": 99}',))])
+    with pytest.raises(VersionError, match="version 99") as caught:
+        made.run()
+    assert "Run the copy" in caught.value.hint and "ops" not in caught.value.hint
 
 
 def test_where_the_kernel_syncs_no_whole_file_system_each_file_is_synced(
