@@ -27,14 +27,19 @@ def open_records(url: str) -> Records:
     """Return the records below an address: a path, ``file:///…`` or ``s3://…``.
 
     Raises:
-        ConfigError: the store cannot create an object only if it does not exist.
+        ConfigError: the store cannot create an object only if it does not exist; or the address has ``::`` in it.
         StorageError: its driver is missing.
     """
-    scheme, found, _ = url.partition("://")
+    scheme, found, place = url.partition("://")
     if found and scheme not in _SAFE:
         raise ConfigError(
             f"a timeline cannot be kept at {url}: {scheme} may replace what another process has just written",
             "Set [timeline] url to a folder of a shared file system (file:///…) or of S3 (s3://…)",
+        )
+    if found and "::" in place and scheme not in ("file", "local"):  # it would be kept in the folder before that
+        raise ConfigError(
+            f"a timeline cannot be kept at {url}: it has :: in it, where fsspec ends an address",
+            "Set [timeline] url to a folder without it",
         )
     return ArchivedRecords(RemoteStore(url))
 

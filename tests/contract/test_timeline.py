@@ -213,6 +213,12 @@ def test_a_store_that_may_replace_what_another_wrote_is_refused() -> None:
         open_records("ftp://host/timeline")
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/a::B", "memory://a::B"])
+def test_an_address_that_would_be_cut_is_refused_or_clusters_would_share_a_timeline(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"has :: in it.*\[timeline\] url"):
+        open_records(url)
+
+
 @pytest.mark.parametrize("rest", [b"", b"\xff"])
 def test_damage_of_a_record_is_an_error_that_names_the_file(tmp_path: Path, rest: bytes) -> None:
     timeline = RecordedTimeline(open_records(str(tmp_path)))
