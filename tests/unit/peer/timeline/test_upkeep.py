@@ -272,6 +272,17 @@ def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Pat
     assert states == [InstantState.REQUESTED, InstantState.INFLIGHT, InstantState.COMPLETED]
 
 
+def test_a_restore_as_of_an_instant_whose_rollback_it_finishes_is_refused(lake: Lake) -> None:
+    first, second = lake.copy(p_a="1", q_b="1"), lake.copy(r_c="2")
+    lake.copy(p_a="3")
+    DyingAtRemoval.removed = 0
+    with pytest.raises(Killed):
+        lake.upkeep(DyingAtRemoval).rollback([first])
+    with pytest.raises(RequestError, match="was rolled back since"):
+        lake.upkeep().restore(second)
+    assert lake.read() == {"p/a.csv": "3", "r/c.csv": "2"}, "what is left is as it was"
+
+
 @pytest.mark.parametrize("action", [Action.ROLLBACK, Action.RESTORE])
 def test_an_undo_that_died_is_finished_by_saying_it_again(lake: Lake, action: Action) -> None:
     first = lake.copy(p_a="1", q_b="1")
