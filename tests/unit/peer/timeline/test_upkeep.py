@@ -273,9 +273,8 @@ def test_a_clean_that_died_is_finished_by_the_next_one(lake: Lake, tmp_path: Pat
 
 
 def test_a_restore_as_of_an_instant_whose_rollback_it_finishes_is_refused(lake: Lake) -> None:
-    first, second = lake.copy(p_a="1", q_b="1"), lake.copy(r_c="2")
+    first, second, DyingAtRemoval.removed = lake.copy(p_a="1", q_b="1"), lake.copy(r_c="2"), 0
     lake.copy(p_a="3")
-    DyingAtRemoval.removed = 0
     with pytest.raises(Killed):
         lake.upkeep(DyingAtRemoval).rollback([first])
     with pytest.raises(RequestError, match="was rolled back since"):
