@@ -130,8 +130,7 @@ class WriteFiles:
 
     def _path(self, attempt: int, number: int) -> str:
         task = _task(self._name(attempt), number, record_batches=[], schema=self.metadata.schema())
-        places = load_location_provider(self.metadata.location, self.metadata.properties)
-        return places.new_data_location(task.generate_data_file_filename("parquet"))
+        return _location(self.metadata, task)
 
     def _io(self) -> FileIO:
         return load_file_io(dict(self.io_properties), self.metadata.location)
@@ -204,6 +203,21 @@ def _task(name: str, number: int, *, record_batches: list[pa.RecordBatch], schem
     return WriteTask(name, number, schema, record_batches)  # type: ignore[arg-type]  # PyIceberg only prints the name
 
 
+def _location(metadata: TableMetadata, task: WriteTask) -> str:
+    places = load_location_provider(metadata.location, metadata.properties)
+    return places.new_data_location(task.generate_data_file_filename("parquet"))
+
+
+@contextlib.contextmanager
+def _removed_if_cut_short(io: FileIO, path: str) -> Iterator[None]:
+    """Remove a file that could not be written whole: on a full disk each attempt would leave another one."""
+    try:
+        yield
+    except BaseException:
+        remove_files(io, [path])
+        raise
+
+
 def write_data_files(
     metadata: TableMetadata,
     io_properties: Mapping[str, str],
@@ -218,7 +232,9 @@ def write_data_files(
         return []
     patch_pyiceberg()
     task = (named or partial(_task, new_job(metadata), 0))(record_batches=list(rows), schema=metadata.schema())
-    return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
+    io = load_file_io(dict(io_properties), metadata.location)
+    with _removed_if_cut_short(io, _location(metadata, task)):
+        return list(write_file(io, metadata, iter([task])))
 
 
 def write_deletes(metadata: TableMetadata, io: FileIO, path: str, places: Iterable[pa.RecordBatch]) -> list[DataFile]:
@@ -229,7 +245,7 @@ def write_deletes(metadata: TableMetadata, io: FileIO, path: str, places: Iterab
     rows, low, high = 0, "", ""
     writer: pq.ParquetWriter | None = None
     target = io.new_output(path)
-    with contextlib.ExitStack() as opened:
+    with _removed_if_cut_short(io, path), contextlib.ExitStack() as opened:
         for batch in places:
             if not batch.num_rows:
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,6 +171,25 @@ def test_what_a_killed_fold_wrote_goes(replay: Replay, monkeypatch: pytest.Monke
     assert len(left) == 2, "rows, and the positions of replaced ones"
     second = replay.tables.replace(replay.spec.name, ("k",), rows.select(["k"]), rows, first, {}, replay.spec)
     assert second and replay.remove_orphans() == left
+
+
+def test_what_a_full_disk_cuts_short_goes_at_once(replay: Replay) -> None:
+    """Each attempt would leave another one, which this process never takes for an orphan."""
+    replay.append(1)
+    rows = pa.table({"k": [uuid4().hex for _ in range(5000)], "v": range(5000)})
+    gone = pa.table([rows["k"], rows["v"]], schema=write._PLACES).to_batches()
+    table, before = replay.tables._catalog.load(replay.name), replay.files()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        (staged,) = replay.tables.stage([(replay.name, dataclasses.replace(as_decode(rows), size=1))])
+        with pytest.raises(OSError, match="File too large"):
+            replay.tables.append(replay.name, staged, replay.tables.history(replay.name).current, {})
+        with pytest.raises(OSError, match="File too large"):
+            write.write_deletes(table.metadata, table.io, f"{table.location()}/data/deletes.parquet", gone)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert replay.files() == before
 
 
 def test_housekeeping_looks_for_them_after_a_start_and_every_hour(replay: Replay) -> None:
