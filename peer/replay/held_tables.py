@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +18,24 @@ from replication.errors import (
     ReplicationError,
     SupersededError,
 )
+from replication.files.local import FULL
 from replication.retries import exponential
 
 _RETRY_WAIT = exponential(1.0, 60.0)
 _AT_ONCE = 3  # retries of a conflict without a wait
 _log = log.get(__name__)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why something failed and is tried again, for ``status``."""
+    if isinstance(error, ReplicationError):
+        return str(error)
+    if any(os.strerror(code) in str(error) for code in FULL):  # Arrow and Java name no file
+        return (
+            f"no space left for tables' files or temporary files ({one_line(error)}). Make room on the disks of"
+            " [cluster] data_dir and [catalog] warehouse; it is tried again"
+        )
+    return one_line(error)
 
 
 def retry_wait(failures: int) -> float:
@@ -78,7 +92,7 @@ class HeldTables:
         passing = isinstance(error, CommitConflictError | HostAwayError | PositionsMovedError)
         delay_s = 0.0 if passing and tries < _AT_ONCE else _RETRY_WAIT(tries + 1)
         known = isinstance(error, ReplicationError)
-        reason = str(error) if known else one_line(error)
+        reason = reason_of(error)
         self._held[table] = _Held(reason, tries, time.monotonic() + delay_s)
         report = _log.error if isinstance(error, ForeignMaintenanceError) or not known else _log.warning
         report("table_held", table=name, reason=reason, retry_s=round(delay_s, 1))

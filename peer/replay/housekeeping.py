@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+from peer.replay.held_tables import reason_of
 from peer.tables.establish import establish
 from peer.tables.fold import FullyFolded, fold
 from peer.tables.maintenance import drop_scratch, remove_orphans, tidy, trim
@@ -172,7 +173,7 @@ class Housekeeping:
             self._errors[key] = str(error)
             _log.warning("housekeeping_postponed", table=spec.name, what=what, reason=error.what)
         except Exception as error:  # other tables go on
-            self._errors[key] = one_line(error)
+            self._errors[key] = reason_of(error)
             _log.error("housekeeping_failed", table=spec.name, what=what, reason=self._errors[key])
         took = self._monotonic() - started
         if key in self._errors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.replay import loop
+from peer.replay.held_tables import HeldTables
 from peer.replay.housekeeping import Housekeeping
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -50,6 +52,33 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/w/a.parquet"),
+        OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device"),
+        RuntimeError("java.io.IOException: No space left on device"),
+    ],
+)
+def test_a_full_disk_is_told_with_what_to_do(
+    ledger: MemoryLedger, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    clock, tables, held = Clock(), MemoryTables(), HeldTables()
+    spec, other = ledger.tables.all()
+    held.hold(other.uuid, other.name, error)
+    tables.create(spec)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(), clock.monotonic)
+    housekeeping.run_once(lambda: False)
+    clock.now += 60.0
+    monkeypatch.setattr("peer.replay.housekeeping.fold", fail)
+    housekeeping.run_once(lambda: False)
+    for told in (housekeeping.errors[f"{spec.name} fold"], held.reasons()[other.uuid]):
+        assert told.startswith("no space left for tables' files") and "Make room on the disks" in told
 
 
 def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger) -> None:
