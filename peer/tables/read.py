@@ -195,10 +195,11 @@ class Reader:
         """Return the live rows: the newest version of each key; arguments as of ``Cluster.read``.
 
         Raises:
-            RequestError: the condition or a column does not fit the table, ``as_of`` is before the last fold, or this
-                cluster keeps no tables.
+            RequestError: the condition or a column does not fit the table, which may have none, ``as_of`` is before the
+                last fold, or this cluster keeps no tables.
             ForeignMaintenanceError: the catalog has lost the table.
         """
+        _check_columns(spec)
         catalog = self.catalog
         if not self._check(spec) or as_of is not None:
             return read(catalog, spec, where, columns, limit, as_of)
@@ -282,9 +283,24 @@ def name_view(connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> None:
 
 
 def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
-    """Return the tables whose names are in a query; all tables when the query has no such name."""
+    """Return the tables whose names are in a query; all that have columns when the query has no such name.
+
+    Raises:
+        RequestError: one that it names has no columns.
+    """
     words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
-    return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words] or list(specs)
+    found = [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words]
+    for spec in found:
+        _check_columns(spec)
+    return found or [spec for spec in specs if spec.columns]
+
+
+def _check_columns(spec: TableSpec) -> None:
+    if not spec.columns:
+        raise RequestError(
+            f"{spec.name} has no columns: its last ones were dropped on two clusters at once",
+            f"Add one: walship altertable {spec.name} --add 'NAME TYPE'",
+        )
 
 
 def read(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from peer.tables.read import Reader, named_in
+from replication.core.definition.alter import add_column, drop_column
+from replication.core.definition.define import typed_table
+from replication.core.definition.evolution import join
+from replication.errors import RequestError
 from tests.sites import Site
-from tests.tables_made import keyed
+from tests.tables_made import keyed, uuids
 
 SPECS = [keyed(name) for name in ("ops.flights", "ops.Weather", "else.weather", "ops.planes")]
 
@@ -40,5 +46,21 @@ def test_a_namespace_that_the_engine_has_too_keeps_no_other_table_from_queries(t
     if namespace not in ("information_schema", "pg_catalog"):
         query = f'select count(*) as n from walship."{namespace}".planes'
         assert reader.sql(query, specs).read_all().to_pylist() == [{"n": 0}]
+    reader.close()
+    site.close()
+
+
+def test_a_table_without_a_column_is_refused_with_the_remedy_and_keeps_no_other_from_queries(tmp_path: Path) -> None:
+    """Of two columns each of two masters may drop the other one's."""
+    site = Site(tmp_path, "east")
+    reader = Reader(site.config, site.ledger)
+    both = typed_table("ops.log", pa.schema([("a", pa.int64()), ("b", pa.int64())]), (), uuids=uuids())
+    none, other = join(drop_column(both, "a"), drop_column(both, "b")), keyed("ops.t")
+    reader.catalog.create(both)
+    for read in (lambda: reader.read(none), lambda: reader.sql("from ops.log", [none, other])):
+        with pytest.raises(RequestError, match=r"ops\.log has no columns.*altertable ops\.log --add"):
+            read()
+    assert reader.sql("select 1 as n", [none, other]).read_all().to_pylist() == [{"n": 1}]
+    assert reader.read(add_column(none, "c", pa.int64(), "", uuid4(), 1)).schema.names == ["c"]
     reader.close()
     site.close()
