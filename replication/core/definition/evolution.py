@@ -68,6 +68,8 @@ def join(own: TableSpec, other: TableSpec) -> TableSpec:
     settings = dict(own.settings)
     for name, setting in other.settings.items():
         settings[name] = max(setting, settings.get(name, setting), key=lambda s: (s.at, s.value))
+    if other.sort and not own.sort:
+        settings.setdefault("sort", _sort_of_creation(other))  # ``own`` was made without properties
     places = {**places_of(other), **places_of(own)}
     grouped = replace(own, groups=_join_groups(own, other))
     joined = rebuilt(grouped, columns.values(), places, {*own.dropped, *other.dropped}, settings)
@@ -209,6 +211,12 @@ def _check_same_table(own: TableSpec, other: TableSpec) -> None:
     differs += [f"group of column {own.by_uuid[u].name}" for u in mine if theirs.get(u, mine[u]) != mine[u]]
     if differs:
         raise SchemaError(f"table {own.name} ({own.uuid}) differs there: {', '.join(differs)}", _REMEDY)
+
+
+def _sort_of_creation(spec: TableSpec) -> Setting:
+    parts = [text.split() for text in spec.sort]
+    texts = [f"{spec.by_name[name].uuid}{' desc' if order == ['desc'] else ''}" for name, *order in parts]
+    return Setting(",".join(texts), 0)
 
 
 def _join_groups(own: TableSpec, other: TableSpec) -> tuple[Group, ...]:

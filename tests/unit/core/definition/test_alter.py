@@ -17,6 +17,7 @@ from replication.core.definition.alter import (
     widen_column,
 )
 from replication.core.definition.evolution import clashes, common, join, missing_columns, without_properties
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import HISTORY_S_DEFAULT, Column, TableSpec
 from replication.errors import SchemaError
 from tests.tables_made import cell, grouped, keyed
@@ -141,6 +142,16 @@ def test_properties_join_by_the_last_setting_of_each(spec: TableSpec) -> None:
     reset = set_properties(both, {"history_s": "", "write.x": "", "sort": ""}, 30)
     assert (reset.history_s, dict(reset.properties), reset.sort) == (HISTORY_S_DEFAULT, {}, ())
     assert rename_column(both, "v", "w", 40).sort == ("w desc", "k")
+
+
+def test_a_sort_order_given_at_creation_reaches_a_table_that_was_made_without_properties(spec: TableSpec) -> None:
+    bare = without_properties(spec)
+    followed = join(bare, spec)
+    assert not bare.sort and followed.sort == ("d desc",) and foreign_table(followed.to_json()) == followed
+    assert join(spec, followed).sort == rename_column(followed, "v", "w", 5).sort == ("d desc",)
+    for own in ("", "v"):
+        chosen = set_properties(bare, {"sort": own}, 5)
+        assert join(chosen, spec).sort == chosen.sort
 
 
 def test_a_definition_without_properties_changes_none(spec: TableSpec) -> None:
