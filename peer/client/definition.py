@@ -92,8 +92,9 @@ def alteration(
     asked = [what for what in (add, rename, widen, drop, add_group) if what is not None]
     if len(asked) != 1 or group and add is None:
         raise RequestError(
-            "a table is altered by one of add (with a group or not), add_group, rename, widen, drop",
-            "Give one of --add, --add-group, --rename, --widen and --drop at a time",
+            "a table is altered by one of: a column added, perhaps to a group; a group added; a column renamed,"
+            " widened or dropped",
+            "Give one of --add (perhaps with --group), --add-group, --rename, --widen and --drop at a time",
         )
     if add is not None:
         added = _given_field(add)
