@@ -46,7 +46,7 @@ def _for_files(properties: Mapping[str, str]) -> dict[str, str]:
 def append_files(table: Table, expect: int | None, files: Sequence[DataFile], summary: Mapping[str, str]) -> int | None:
     """Append data files to a table; return the snapshot's id, or None without files.
 
-    The files are those of ``plan_write``; they are deleted when the commit is refused.
+    The files are those of ``plan_write``; they are deleted when the commit is refused or never sent.
 
     Raises:
         CommitConflictError: rows were added since snapshot ``expect`` (None: at all), or maintenance commits came first
@@ -85,10 +85,13 @@ def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFil
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
         transaction = table.transaction()
         adding = Adding(Operation.APPEND, transaction, table.io, snapshot_properties=dict(summary))
+        is_sent = False  # once sent, the commit may have landed even without a reply
         try:
-            with transaction, adding:
-                for file in files:
-                    adding.append_data_file(file)
+            with transaction:
+                with adding:
+                    for file in files:
+                        adding.append_data_file(file)
+                is_sent = True
         except CommitFailedException as error:
             if adding.has_landed:
                 return adding.snapshot_id
@@ -97,6 +100,10 @@ def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFil
             table.refresh()
             _check_only_maintenance(table, name, expect)
             forget_older_snapshots(table)
+        except BaseException:
+            if not is_sent:  # a disk is full, for instance
+                remove_files(table.io, (file.file_path for file in files))
+            raise
         else:
             break
     snapshot = table.current_snapshot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import resource
 import time
@@ -22,6 +23,7 @@ from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
 from replication.tables.pyiceberg import write
+from replication.tables.pyiceberg.append import Adding
 from replication.tables.spark.iceberg import IcebergTables
 from tests.fakes.ledger import MemoryLedger
 from tests.tables_made import as_decode, keyed
@@ -190,6 +192,22 @@ def test_what_a_full_disk_cuts_short_goes_at_once(replay: Replay) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert replay.files() == before
+
+
+def test_rows_that_a_full_disk_keeps_from_being_named_go_at_once(
+    replay: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    committed, current = replay.append(1), replay.tables.history(replay.name).current
+    with monkeypatch.context() as patched:
+        patched.setattr(Adding, "new_manifest_output", full)
+        with pytest.raises(OSError, match="No space left"):
+            replay.tables.append(replay.name, decoded(2), current, {})
+    assert replay.files() == {committed} and replay.shown() == [1]
+    replay.append(2)
+    assert replay.shown() == [1, 2]
 
 
 def test_housekeeping_looks_for_them_after_a_start_and_every_hour(replay: Replay) -> None:
