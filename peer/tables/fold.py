@@ -8,6 +8,7 @@ and all changes are folded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -33,6 +34,8 @@ _DRIVER_BYTES = 256 << 20
 _JOB_VERSIONS, _JOB_BYTES = 1_000_000, 256 << 20
 #: With more than this many steps to do, a fold no longer lets other work go first.
 _BACKLOG_STEPS = 8
+#: In the summary of a snapshot of ``__tombstones``: the position that ``<table>`` had before the fold that wrote it.
+_BEFORE = "walship.before"
 _log = log.get(__name__)
 
 
@@ -145,10 +148,11 @@ def _merge_some(
             if fully_folded is not None and _is_fully_folded(connection, here):
                 fully_folded.note(spec, changes, table)
             return None
+        late = chosen.late > 0 or (chosen.deletes > 0 and _has_written(tables, spec, before))
         if _fits_here(connection, spec, chosen):
-            merged = _merge_here(tables, connection, here, chosen)
+            merged = _merge_here(tables, connection, here, chosen, late)
         else:
-            job = MergeJob.of(tables, here, table.current, chosen.where, late=chosen.late > 0)
+            job = MergeJob.of(tables, here, table.current, chosen.where, late=late)
             merged = _merge_there(tables, job, chosen.deletes > 0, background=chosen.unfolded <= _BACKLOG_STEPS * most)
     if not tables.fits(spec):  # the rows read may have columns that were dropped since
         raise CommitConflictError(f"{spec.name} was altered during the fold")
@@ -228,10 +232,17 @@ def _commit(
         _log.warning("folding_past_replicated_time", table=spec.name, held_from=before.upto)
     if merged.tombstone_rows is not None:
         name = spec.name + TOMBSTONES
-        tables.append(name, merged.tombstone_rows, tables.history(name).current, {}, spec)
+        summary = {_BEFORE: json.dumps(before.to_list())}
+        tables.append(name, merged.tombstone_rows, tables.history(name).current, summary, spec)
     tables.replace(spec.name, spec.key, merged.gone, merged.rows, current, folded.to_summary(), spec)
     if before.holds and not folded.holds:
         tables.untag(spec.name, CONSISTENT_TAG)
+
+
+def _has_written(tables: Tables, spec: TableSpec, before: Folded) -> bool:
+    """Return whether a fold from this position wrote tombstones and then failed: the next would add them again."""
+    mark = json.dumps(before.to_list())
+    return any(snapshot.summary.get(_BEFORE) == mark for snapshot in tables.history(spec.name + TOMBSTONES).chain())
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,18 +287,20 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, chosen: _
     return sum(size or 0 for size in found) <= _DRIVER_BYTES
 
 
-def _merge_here(tables: Tables, connection: duckdb.DuckDBPyConnection, merge: MergeQuery, chosen: _Chosen) -> _Merged:
+def _merge_here(
+    tables: Tables, connection: duckdb.DuckDBPyConnection, merge: MergeQuery, chosen: _Chosen, late: bool
+) -> _Merged:
     """Merge few changes in this process: a query takes milliseconds, a Spark job much longer."""
-    if chosen.late:
+    if late:
         tables.attach(connection, "table", merge.spec.name)
         tables.attach(connection, "tombstones", merge.spec.name + TOMBSTONES)
-    connection.execute(f"create table resolved as {merge.resolved(chosen.where, late=chosen.late > 0)}")
+    connection.execute(f"create table resolved as {merge.resolved(chosen.where, late=late)}")
     gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
         for query in (
             f"select distinct {merge.keys()} from resolved",
             merge.rows("resolved"),
-            merge.tombstone_rows("resolved", late=chosen.late > 0),
+            merge.tombstone_rows("resolved", late=late),
         )
     )
     return _Merged(gone, rows, tombstone_rows if tombstone_rows.num_rows else None)

@@ -125,6 +125,41 @@ def test_the_tombstone_of_a_group_is_stored_once_however_often_other_groups_of_i
     assert ["'_commit': 1" in each for each in tombstones] == [True, False]
 
 
+@pytest.mark.parametrize("versions", [0, 200_000])
+def test_a_fold_that_fails_again_and_again_adds_its_tombstones_once(
+    tmp_path: Path, versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a partitioned table while Java is missing: there it is tried every half a minute."""
+    spec, tables = keyed("ops.t"), without_spark(tmp_path)
+    tables.create(spec)
+    monkeypatch.setattr(folding, "_DRIVER_VERSIONS", versions)
+    place = {"_group": "default", "_origin": "x", "_wal": "w", "_seq": 0, "_row": 0, "_through": ""}
+
+    def change(at: int, op: int, *keys: str) -> None:
+        rows = [{"k": key, "_op": op, "_commit": at, "_replay": at, "_applied": at, **place} for key in keys]
+        append(tables, spec, pa.Table.from_pylist(rows, layouts(spec)[0].schema))
+
+    def failing(name: str, *given: Any) -> int:
+        if name == spec.name:
+            raise StorageError("the disk is full")
+        return replace(name, *given)
+
+    replace = tables.replace
+    change(1, 0, "a", "b", "c")
+    assert merge_changes(tables, spec, 1) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(tables, "replace", failing)
+        for at, key in ((2, "a"), (3, "b")):
+            change(at, 1, key)
+            for _ in range(2):
+                with pytest.raises(StorageError):
+                    merge_changes(tables, spec, at)
+    assert merge_changes(tables, spec, 3) is not None
+    rows, tombstones = stored(tables, spec)
+    assert ["'k': 'c'" in each for each in rows] == [True]
+    assert [("'k': 'a'" in each, "'k': 'b'" in each) for each in tombstones] == [(True, False), (False, True)]
+
+
 @pytest.mark.parametrize("backlog", [False, True])
 def test_other_work_goes_before_a_large_fold_unless_it_has_many_steps_to_do(
     tmp_path: Path, backlog: bool, monkeypatch: pytest.MonkeyPatch
