@@ -21,7 +21,7 @@ from replication.core.frame import (
     encode_file_header,
 )
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.errors import ClosedFileError, NoSpaceError
+from replication.errors import ClosedFileError, NoSpaceError, StorageError
 from replication.files.base import AppendFile, Files, append, reserve
 from replication.files.frames import add_to_index, refuse_occupied
 from replication.ledger.base import BatchPart, Claim, FileRow, Landed, LandedPart, Ledger
@@ -100,7 +100,10 @@ class LandingFile:
                 self._reserved = reserve(self._handle, self.written, end, ahead)
             append(self._handle, parts)
         except NoSpaceError:
-            self._handle.truncate(self.written)
+            try:
+                self._handle.truncate(self.written)
+            except NoSpaceError as error:  # some file systems need space for that: the file is not unchanged
+                raise StorageError(error.what, error.hint) from error
             self._reserved = self.written
             raise
 
