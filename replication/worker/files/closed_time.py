@@ -9,7 +9,7 @@ time stops at a writer with a file that cannot be registered, and at an open fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
@@ -51,7 +51,7 @@ class ClosedTime:
         self._role_epoch = role_epoch
         self._grown: dict[StreamId, int] = {}
         self._seen: dict[FileId, int] = {}
-        self._last = 0
+        self._last = self._retired = 0
         self._quiet_runs = 0
         self._is_first = True
 
@@ -63,10 +63,11 @@ class ClosedTime:
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; return closed time.
 
-        The frame lists the streams that grew since the last one. A process's first frame lists those of every file that
-        is still here, and those that may not have been listed before their file was retired. Growth has commit times
-        above the last closed time, so only files with such commits are read. When closed time does not move, for
-        example after a clock step back, the frame repeats it: peers see that the route is open.
+        The frame lists the streams that grew since the last one, also of files that were retired since. A process's
+        first frame lists those of every file that is still here, and those that may not have been listed before their
+        file was retired. Growth has commit times above the last closed time, so only files with such commits are read.
+        When closed time does not move, for example after a clock step back, the frame repeats it: peers see that the
+        route is open.
         """
         now = self._now()
         floors = self._floors()
@@ -88,16 +89,20 @@ class ClosedTime:
     def _note_growth(self) -> bool:
         """Note which streams grew, also when closed time did not move: a file may be retired before it does."""
         growth = self._ledger.time.grown(self._last, self._seen)
+        gone: Mapping[StreamId, int] = {}
+        before, self._retired = self._retired, self._ledger.files.retired_bytes()
         if self._is_first:  # read after that: files may be retired meanwhile
             listed = self._ledger.time.announced(self._ledger.cluster).t
-            self._grown.update(self._ledger.time.grown_and_retired(listed - _LISTED_AGAIN_US))
+            gone = self._ledger.time.grown_and_retired(listed - _LISTED_AGAIN_US)
+        elif self._retired != before:  # a file may have come and gone since the last look
+            gone = self._ledger.time.grown_and_retired(self._last)
         lengths = {file: grown.length for file, grown in growth.items()}
-        for grown in growth.values():
-            for stream, last in grown.last.items():  # earlier frames of it may lie in a file of copies
+        for streams in (gone, *(grown.last for grown in growth.values())):
+            for stream, last in streams.items():  # earlier frames of it may lie in a file of copies
                 self._grown[stream] = max(last, self._grown.get(stream, last))
         self._seen = self._seen | lengths if len(self._seen) < _SEEN_MAX else lengths
         self._is_first = False
-        return any(grown.last for grown in growth.values())
+        return bool(gone) or any(grown.last for grown in growth.values())
 
     def _floors(self) -> dict[str, int]:
         """Return the lowest watermark of each local writer's open WALs; a writer without open WALs has no entry.

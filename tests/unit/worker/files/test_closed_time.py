@@ -211,6 +211,18 @@ def test_what_grew_while_closed_time_stood_is_told_when_it_moves_though_the_file
     assert host.close(30) == {grown: 3}
 
 
+def test_a_stream_whose_file_comes_and_goes_between_two_frames_is_listed(host: Host) -> None:
+    host.write(host.wal(), 0, 1)
+    host.close(10)
+    gone = host.wal()
+    grown = host.write(gone, 0, 4)
+    host.ledger.files.close(gone, HEADER + 4 * FRAME)
+    host.ledger.replay.checkpoint_applied(_applied(gone, HEADER + 4 * FRAME))
+    host.ledger.files.retire(gone, host.ledger.terms.raise_to_next())
+    assert host.close(20) == {grown: 3}
+    assert host.close(30) == {}
+
+
 def test_a_round_costs_what_changed_and_not_what_is_there(steps: list[int], host: Host) -> None:
     def steps_of_a_round(now: int) -> int:
         file = host.wal()
