@@ -71,6 +71,12 @@ def test_samples_are_kept_as_long_as_wanted(sending: Ledger) -> None:
     assert list(sending.sending.samples("peer north")) == [(10, 9)]
 
 
+def test_no_sample_of_a_clock_that_was_ahead_stays_once_it_is_right(sending: Ledger) -> None:
+    for at, value in ((1_000, 1), (87_401_000, 2), (2_000, 3)):
+        sending.sending.sample("disk h0", at, value)
+    assert list(sending.sending.samples("disk h0")) == [(1_000, 1), (2_000, 3)]
+
+
 def test_a_peers_rate_is_a_decision(sending: Ledger) -> None:
     sending.rules.set_rate("north", 10_000, 0)
     assert [known.rate for known in sending.rules.peers()] == [10_000]

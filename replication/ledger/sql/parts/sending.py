@@ -67,7 +67,8 @@ class SqlSending:
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
         with self._store.write() as connection:
             _SAMPLE.run(connection, {"gauge": gauge, "at": at, "value": value})
-            connection.execute(schema.samples.delete().where(_s.gauge == gauge, _s.at < keep_since))
+            outside = (_s.at < keep_since) | (_s.at > at)  # later ones are of a clock that has stepped back since
+            connection.execute(schema.samples.delete().where(_s.gauge == gauge, outside))
 
     def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
         wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge).order_by(_s.at)
