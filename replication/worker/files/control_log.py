@@ -25,10 +25,11 @@ _log = log.get(__name__)
 class ControlLog:
     """Appends closed frames, each durable when ``append`` returns. Rolls by size. Not safe for threads.
 
-    ``roll_bytes`` is the size at which a file is closed.
+    ``roll_bytes`` is the size at which a file is closed. A day makes 2 to 26 MB. While a peer is away all files stay,
+    and each is looked at whenever there is something to send, so they are not small.
     """
 
-    roll_bytes = 1 << 20
+    roll_bytes = 16 << 20
 
     def __init__(self, ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> None:
         self._ledger = ledger

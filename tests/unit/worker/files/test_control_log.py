@@ -83,3 +83,11 @@ def test_a_file_that_failed_while_the_ledger_was_away_is_closed_at_its_published
     assert row.closed_length == published and not after.closed
     control.close()
     assert all(row.closed for row in ledger.files.all("h0"))
+
+
+def test_a_year_while_a_peer_is_away_leaves_some_hundred_files(ledger: MemoryLedger) -> None:
+    control, day_bytes = ControlLog(ledger, MemoryFiles(), "/data/wal", "h0", "boot"), 26_000_000
+    for commit in range(1, 27):
+        control.append(bytes(day_bytes // 26), commit, 1)
+    control.close()
+    assert 365 * len(ledger.files.all("h0")) <= 800
