@@ -14,10 +14,10 @@ from replication.core.ids import ClusterId
 from replication.core.routes.carried import InboundRoute
 from replication.core.succession import Succession
 from replication.errors import TableExistsError
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, Readable
 from replication.ledger.changes import LedgerChanges
 from replication.ledger.sql.ledger import initialise, open_ledger
-from tests.contract.ledger_stores import table
+from tests.contract.ledger_stores import WEST, Route, claims, stream, table
 from tests.fakes.ledger import MemoryLedger
 
 
@@ -73,6 +73,19 @@ def test_prepared_statements_tell_of_decisions_and_not_of_facts(tmp_path: Path) 
         ledger.files.close(file, 100)
         ledger.successions.keep_address(west, "localhost:2181")
         assert not changes.any()
+
+
+def test_a_salvage_is_a_decision_because_receivers_remember_what_was_here(tmp_path: Path) -> None:
+    initialise(url := f"sqlite:///{tmp_path / 'ledger.db'}", WEST)
+    with closing(open_ledger(url)) as ledger:
+        ledger.tables.create(table())
+        route = Route(ledger)
+        route.land(claims(stream(table(), route.source), 0, 2, 0))
+        ledger.files.close(route.file, route.at)
+        changes = LedgerChanges(ledger)
+        changes.any()
+        ledger.salvage.carry_out(route.file, 0, Readable(route.at))
+        assert changes.any() and not changes.any()
 
 
 def test_where_none_can_tell_a_ledger_counts_as_changed() -> None:

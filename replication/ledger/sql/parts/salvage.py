@@ -36,6 +36,7 @@ from replication.ledger.sql.queries.salvage import (
 from replication.ledger.sql.queries.salvage_facts import duplicates_elsewhere, load_salvage_facts
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, check_term, file_id, stream_id
+from replication.ledger.sql.store.prepared import DECIDED
 from replication.ledger.sql.store.store import SqlStore, chunked, rows_in
 
 _o, _r = schema.sources.c, schema.received.c
@@ -93,6 +94,7 @@ class SqlSalvage:
         end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
         with self._names.writing() as (connection, names):
             check_term(connection, term)
+            connection.info[DECIDED] = True  # also when it changes facts only: receivers remember what was here
             found = load_salvage_facts(
                 connection, self._rules_cache, file, readable.end, keeps_tables=keeps_tables, applied={}
             )
