@@ -135,9 +135,18 @@ class Shipped:
         """Return whether a file is at the peer up to ``end``; True for a file without a status: it was retired."""
         if time.monotonic() - self._asked_s >= _ASK_S:
             self._asked_s = time.monotonic()
-            self._known = {}
-            for other, _, status in self._ledger.files.statuses(self._peer):
-                begin, shipped = self._known.get(other, (status.begin, Ranges()))
-                self._known[other] = min(begin, status.begin), shipped.union(status.shipped)
+            self._known = self._read()
         begin, shipped = self._known.get(file, (end, Ranges()))
         return begin >= end or shipped.contains(begin, end)
+
+    def _read(self) -> dict[FileId, tuple[int, Ranges]]:
+        """Where each file begins for the peer, and what is there or withheld; its cost does not grow with the rules."""
+        files = self._ledger.files
+        known = {file: (status.begin, status.shipped) for file, status in files.at_peer(self._peer).items()}
+        withholding = files.withholding() & known.keys()
+        sent = {rule.table for rule in self._ledger.rules.to(self._peer)}
+        for file in withholding:
+            begin, shipped = known[file]
+            withheld = (ranges for table, ranges in files.withheld(file).items() if sent - {table})
+            known[file] = begin, Ranges.union_of(span for ranges in (shipped, *withheld) for span in ranges)
+        return known

@@ -9,11 +9,14 @@ from uuid import UUID
 
 import pytest
 
+from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.ledger.base import FileKind, FileRow
+from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.worker.files.host_files import Source
 from replication.worker.ship import write_order
-from replication.worker.ship.write_order import WriteOrder
+from replication.worker.ship.write_order import Shipped, WriteOrder
+from tests.contract.ledger_stores import peer, table
+from tests.fakes.ledger import MemoryLedger
 
 HERE, THERE = ClusterId("here", UUID(int=1)), ClusterId("there", UUID(int=2))
 
@@ -160,3 +163,27 @@ def test_files_that_are_gone_take_no_memory() -> None:
         assert 0 < used_after(range(50, 1000)) < 1.5 * few
     finally:
         tracemalloc.stop()
+
+
+def test_how_far_files_are_at_a_peer_is_read_without_a_status_for_each_table() -> None:
+    def never(call: str) -> None:
+        assert call != "files.statuses", "there is one for each file and rule"
+
+    ledger = MemoryLedger(HERE)
+    one, two = table("ops.one", 1), table("ops.two", 2)
+    for name, specs in {"north": (one,), "south": (one, two)}.items():
+        ledger.rules.define(peer(name, ClusterId(name, UUID(int=7))), 0)
+        for spec in specs:
+            if ledger.tables.by_uuid(spec.uuid) is None:
+                ledger.tables.create(spec)
+            ledger.rules.enable(name, spec.uuid, ["default"], spec.name, 0)
+    file = ledger.files.allocate("h0", FileKind.WAL, "/wal", "boot", "w").file
+    withheld = {one.uuid: Ranges.of((300, 400))}
+    for name in ("north", "south"):
+        ledger.files.record([PeerProgress(file, name, Ranges.of((256, 300)), withheld=withheld)])
+    ledger.fault = never
+    north, south = Shipped(ledger, "north"), Shipped(ledger, "south")
+    assert north.is_there(file, 300) and north.is_there(replace(file, number=9), 300)
+    assert not north.is_there(file, 400), "no other table waits for it"
+    assert south.is_there(file, 400) and not south.is_there(file, 500)
+    ledger.close()
