@@ -30,6 +30,8 @@ HANDSHAKE_S = 10.0
 IDLE_S = 600.0  # of a connection without a call
 REPLIES_MAX = 16_384  # of a stream that wait, at either end; a sender has fewer messages on their way
 _OVERHEAD_BYTES = 64 << 10
+#: The remedy for a message that is larger than ``options`` lets through: an opening names every table that is sent.
+LARGER = "Set [worker] message_bytes_max here and [receiver] message_bytes_max there higher, or send fewer tables"
 
 Options = list[tuple[str, int | str]]
 

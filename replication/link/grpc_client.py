@@ -393,8 +393,8 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailableError(f"{address} did not answer in time")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        details = refusals.shown(details)
-        return PeerRefusedError(f"{address} is at a limit: {details}", "It is tried again later", reason="NOT_READY")
+        remedy = channel.LARGER if "larger than max" in details else "It is tried again later"
+        return PeerRefusedError(f"{address} is at a limit: {refusals.shown(details)}", remedy, reason="NOT_READY")
     return PeerUnavailableError(
         f"{address} cannot be reached ({code.name.lower()}: {refusals.shown(details[:200])})", "Is its receiver up?"
     )

@@ -89,6 +89,12 @@ def test_a_route_is_opened_or_refused(peer: Peer) -> None:
     [
         (grpc.StatusCode.UNIMPLEMENTED, "", PeerRefusedError, "not a walship receiver of this version"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many", PeerRefusedError, "is at a limit: too many"),
+        (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "CLIENT: Sent message larger than max (67174405 vs. 67174400)",
+            PeerRefusedError,
+            r"larger than max .*message_bytes_max here and \[receiver\] message_bytes_max there higher",
+        ),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "", PeerUnavailableError, "did not answer in time"),
         (grpc.StatusCode.ABORTED, "its ledger failed\nlook at it", PeerUnavailableError, "its ledger failed"),
         (grpc.StatusCode.ABORTED, "a\0b\x1b[2J\nh\0", PeerUnavailableError, r"^a b \[2J. h $"),
