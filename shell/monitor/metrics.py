@@ -29,7 +29,7 @@ _HELP = {
     "walship_lost_write_frames": "Frames of lost writes to decide about.",
     "walship_unfinished_operations": "Operations that nobody runs.",
     "walship_disk_free_bytes": "Free bytes on the disk of a host.",
-    "walship_last_good_drill_seconds": "When the last good drill ended, in seconds since 1970; 0 for never.",
+    "walship_last_good_drill_timestamp_seconds": "When the last good drill ended, in seconds since 1970; 0 for never.",
 }
 
 
@@ -80,7 +80,7 @@ def _of_cluster(status: ClusterStatus) -> Iterable[_Sample]:
     yield _Sample("walship_lost_write_frames", {}, len(status.lost_writes))
     yield _Sample("walship_unfinished_operations", {}, len(resting))
     yield _Sample("walship_disk_free_bytes", {"host": status.disk.host}, status.disk.free)
-    yield _Sample("walship_last_good_drill_seconds", {}, 0 if good is None else good.ended / 1e6)
+    yield _Sample("walship_last_good_drill_timestamp_seconds", {}, 0 if good is None else good.ended / 1e6)
 
 
 def _ages(name: str, label: str, ages: Iterable[tuple[str, float | None]]) -> Iterable[_Sample]:

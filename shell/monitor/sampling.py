@@ -89,8 +89,11 @@ class SampledStatus:
 def lags(status: ClusterStatus) -> dict[str, float]:
     """By ``to PEER`` the lag of its slowest table, by ``from ORIGIN`` the age of its replicated time, in seconds."""
     found = {f"to {peer}": lag_s for peer, lag_s in peer_lags(status).items()}
-    others = [each for each in status.origins if each.origin != status.id and each.age_s is not None]
-    return found | {f"from {each.origin.partition(':')[0]}": each.age_s or 0.0 for each in others}
+    for each in status.origins:
+        if each.origin != status.id and each.age_s is not None:
+            name = f"from {each.origin.partition(':')[0]}"  # former ids of a cluster have its name, too
+            found[name] = max(each.age_s, found.get(name, 0.0))
+    return found
 
 
 def peer_lags(status: ClusterStatus) -> dict[str, float]:

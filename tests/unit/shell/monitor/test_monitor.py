@@ -124,6 +124,9 @@ def test_every_metric_is_described_once_and_every_line_can_be_parsed(pages: Page
     lines = metrics_text(pages.read()).splitlines()
     described = [line.split()[2] for line in lines if line.startswith("# HELP")]
     assert len(described) == len(set(described)) and len(described) > 10
+    for line in lines:
+        if line.startswith("# HELP") and "since 1970" in line:
+            assert line.split()[2].endswith("_timestamp_seconds"), "Prometheus' name for a point in time"
     sample = re.compile(r'([a-z_]+)(\{([a-z_]+="(\\.|[^"\\\n])*",?)*\})? -?[0-9.e+-]+\Z')
     for line in lines:
         match = sample.match(line)
@@ -190,6 +193,14 @@ def test_lags_of_the_last_hour_are_drawn(pages: Pages) -> None:
     page = status_html(pages.read(), history, 60.0)
     check_html(page)
     assert page.count("<polyline") == 2 and "to west" in page and "60 s ago" in page
+
+
+def test_of_two_ids_of_a_cluster_the_one_that_is_further_behind_is_drawn(pages: Pages) -> None:
+    found = pages.read()
+    (origin, *_) = found.origins
+    ages = {f"north:{uuid4()}": age_s for age_s in (5.0, 900.0, 7.0)}
+    both = tuple(replace(origin, origin=each, age_s=age_s) for each, age_s in ages.items())
+    assert lags(replace(found, origins=both))["from north"] == 900.0
 
 
 def test_only_this_user_is_answered_and_only_under_a_name_of_this_host(
