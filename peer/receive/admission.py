@@ -134,7 +134,8 @@ class Admission:
                         notices.append((frame.header.wal.cluster, notice))
                 frames.append(frame)
         except VersionError as error:
-            raise _refused(Reason.VERSION, data, error.what, "Upgrade walship on this cluster first") from None
+            remedy = f"Upgrade walship on {self._cluster.name} first"
+            raise _refused(Reason.VERSION, data, error.what, remedy) from None
         except (CorruptFrameError, FormatError) as error:
             raise _refused(Reason.CORRUPT, data, error.what, _AGAIN) from None
         if len({frame.header.kind in _BOOTSTRAP for frame in frames}) > 1:
@@ -147,7 +148,8 @@ class Admission:
                 Reason.TOO_LARGE,
                 data,
                 f"a message of {size} bytes in {len(frames)} frames exceeds the limit of {bytes_max} bytes",
-                "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
+                f"Set [worker] message_bytes_max on {data.file.cluster.name} to no more than [receiver]"
+                f" message_bytes_max on {self._cluster.name}",
             )
         self._check_space_for(data, notices)
         self._clocks.check(frames)
@@ -209,7 +211,7 @@ class Admission:
                 Reason.LOOP,
                 data,
                 f"a frame of {header.wal} has been through {len(frame.provenance)} clusters, the most that one may",
-                "Send the table to this cluster by a shorter path",
+                f"Send the table to {here.name} by a shorter path",
             )
         table = None if header.table == NIL_UUID else header.table
         _granted(data, table, partial(scope.check_origin, header.wal.cluster))

@@ -303,11 +303,11 @@ class Reception:
         """Refuse another protocol version, a copy of the sender's cluster, and an old role epoch."""
         source = hello.source
         if hello.protocol != PROTOCOL:
-            older = "this cluster" if hello.protocol > PROTOCOL else source.name
+            older = self._ledger.cluster if hello.protocol > PROTOCOL else source
             raise Refusal(
                 Reason.VERSION,
                 f"{source.name} (walship {hello.version}) speaks protocol {hello.protocol}, not {PROTOCOL}",
-                f"Upgrade walship on {older}",
+                f"Upgrade walship on {older.name}",
             ).error()
         clash = self._ledger.terms.recognise(source, hello.term_history)
         if clash:

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID, uuid4
 from weakref import WeakSet
 
+import google_crc32c
 import pytest
 from structlog.testing import capture_logs
 
@@ -23,7 +25,7 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.status import reported
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
-from replication.link.base import Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
+from replication.link.base import PROTOCOL, Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
 from replication.settings import WorkerSection
 from replication.worker.enrolment import Enrolment
 from replication.worker.report.progress import ProgressLog
@@ -145,6 +147,25 @@ def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
     real_ship, real.ship = real.ship, ship  # type: ignore[method-assign]
     opened(real).close()
     assert len(asked) == 2
+
+
+def test_a_sender_is_told_which_cluster_is_to_be_upgraded_or_set_otherwise(tmp_path: Path) -> None:
+    with (
+        closing(Pair(tmp_path, receiver={"message_bytes_max": 64})) as pair,
+        pair.west.receiver() as receiver,
+    ):
+        for protocol, older in ((PROTOCOL + 1, "west"), (PROTOCOL - 1, "east")):
+            with pytest.raises(PeerRefusedError, match="speaks protocol") as caught:
+                pair.ship(receiver, replace(pair.hello(), protocol=protocol))
+            assert caught.value.hint == f"Upgrade walship on {older}"
+        newer = bytearray(pair.content[256 : pair.ends[0]])
+        newer[4], crc_at = newer[4] + 1, int.from_bytes(newer[6:8], "little") - 4
+        newer[crc_at : crc_at + 4] = google_crc32c.value(bytes(newer[:crc_at])).to_bytes(4, "little")
+        message = replace(pair.data(256, pair.ends[0]), frames=bytes(newer))
+        assert refused(pair.ship(receiver), message).remedy == "Upgrade walship on west first"
+        large = refused(pair.ship(receiver), pair.data(256, pair.ends[2]))
+        assert large.reason is Reason.TOO_LARGE
+        assert "on east to no more than" in large.remedy and large.remedy.endswith("on west")
 
 
 def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, receiver: Receiver) -> None:
