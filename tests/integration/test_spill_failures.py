@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from peer.repair.reincarnate import reincarnate
 from replication.errors import MissingFileError, StorageError
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
+from replication.ledger.sql.ledger import open_ledger
 from replication.worker.files import spill
 from replication.worker.files.spill import Spiller
 from tests.integration.test_spill import World, make_spiller
@@ -111,3 +113,19 @@ def test_a_worker_whose_ledger_is_from_before_a_file_was_moved_keeps_the_only_co
         (kept,) = tmp_path.glob("store/**/*.wal")
         row = world.east.ledger.files.get(wal.file)
         assert row is not None and row.path == kept.as_uri()
+
+
+def test_a_cluster_that_was_restored_finds_what_it_had_moved_under_its_former_id(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        (wal,) = registered(world, 0)
+        store = RemoteStore(f"file://{tmp_path}/store")
+        relay_spiller(world, store).run_once()
+        (kept,) = tmp_path.glob("store/**/*.wal")
+        assert world.east.ledger.files.move(wal.file, wal.path)  # as a backup of the ledger from before has it
+        reincarnate(world.east.config)
+        ledger = stack.enter_context(closing(open_ledger(world.east.config.ledger_url)))
+        folders = {FileKind.WAL: str(world.east.config.wal_dir), FileKind.LANDING: str(world.east.config.landing_dir)}
+        Spiller(ledger, world.east.files, "h0", store, 1, False, folders).run_once()
+        row = ledger.files.get(wal.file)
+        assert row is not None and row.path == kept.as_uri() and kept.exists()

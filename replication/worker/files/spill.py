@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import PurePath
 
 from replication import log
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.retention import past_budget
 from replication.errors import StorageError
 from replication.files.base import Files
@@ -53,7 +53,6 @@ class Spiller:
         self._budget = budget
         self._keeps_tables = keeps_tables
         self._directories = directories
-        self._below = f"{ledger.cluster.name}-{ledger.cluster.incarnation}/{host}"
         self._swept = False
         self._failed_s: dict[FileId, float] = {}  # when a file's move failed last
 
@@ -114,7 +113,7 @@ class Spiller:
         return [row for row in self._ledger.files.all(self._host) if row.is_stored and row.applied < row.length]
 
     def _spill(self, row: FileRow) -> None:
-        address = self._store.put(row.path, f"{self._below}/{row.file.number:012d}.wal")
+        address = self._store.put(row.path, f"{self._below(self._ledger.cluster)}/{row.file.number:012d}.wal")
         if not self._ledger.files.move(row.file, address):
             self._store.remove(address)  # retired meanwhile
             return
@@ -155,9 +154,14 @@ class Spiller:
             for name in self._files.names(folder):
                 if name.endswith(f".wal{_PART}"):
                     self._files.remove(f"{folder}/{name}")
-        rows = {row.file.number: row for row in self._ledger.files.all(self._host) if row.file.slot == self._host}
+        of_host = [row for row in self._ledger.files.all(self._host) if row.file.slot == self._host]
+        for cluster in (self._ledger.cluster, *self._ledger.former):
+            rows = {row.file.number: row for row in of_host if row.file.cluster == cluster}
+            self._sweep_store(cluster, rows)
+
+    def _sweep_store(self, cluster: ClusterId, rows: Mapping[int, FileRow]) -> None:
         newest = max(rows, default=-1)
-        for name in self._store.names(self._below):
+        for name in self._store.names(self._below(cluster)):
             match = _NAME.search(name)
             address = self._store.address(name)
             if match is None or int(match[1]) > newest:
@@ -165,8 +169,13 @@ class Spiller:
             row = rows.get(int(match[1]))
             if row is not None and not (row.is_stored or match[2] or self._files.exists(row.path)):
                 self._ledger.files.move(row.file, address)  # the only copy: the ledger is from before it was moved
+            elif cluster != self._ledger.cluster:
+                continue  # of a former id: a rebuilt ledger may not know the file
             elif row is None or not (
                 row.is_stored and row.path.endswith(f"/{name}")
             ):  # the store's URL may have changed
                 self._store.remove(address)
                 _log.info("orphan_removed", file=address)
+
+    def _below(self, cluster: ClusterId) -> str:
+        return f"{cluster.name}-{cluster.incarnation}/{self._host}"
