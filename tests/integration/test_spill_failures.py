@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.repair.reincarnate import reincarnate
+from replication.core.ids import FileId
 from replication.errors import MissingFileError, StorageError
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
@@ -129,3 +130,21 @@ def test_a_cluster_that_was_restored_finds_what_it_had_moved_under_its_former_id
         Spiller(ledger, world.east.files, "h0", store, 1, False, folders).run_once()
         row = ledger.files.get(wal.file)
         assert row is not None and row.path == kept.as_uri() and kept.exists()
+
+
+def test_while_no_peer_is_past_its_budget_no_file_is_looked_at_under_each_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacked() -> dict[str, list[FileId]]:
+        raise AssertionError("it takes as long as there are files times rules")
+
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wals = registered(world, 0, 10)
+        folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+        store, budget = RemoteStore(f"file://{tmp_path}/store"), sum(wal.length for wal in wals)
+        with monkeypatch.context() as patched:
+            patched.setattr(world.east.ledger.files, "lacked", lacked)
+            Spiller(world.east.ledger, world.east.files, "h0", store, budget, False, folders).run_once()
+        Spiller(world.east.ledger, world.east.files, "h0", store, budget - 1, False, folders).run_once()
+        assert [world.stored(wal) for wal in wals] == [True, False]
