@@ -82,6 +82,8 @@ class HostWork:
         ]
         if self._config.master.spill_url:
             threads.append(every(SPILL_S, "spill", self._spill, stop))
+        else:
+            self._note_spilled()
         return threads
 
     def register(self) -> bool:
@@ -126,6 +128,10 @@ class HostWork:
             for peer in self._ledger.rules.peers():
                 self._attempts.failed(peer.name, SPILL, self._spill_failures, SPILL_S, error.what)
             raise
+        self._note_spilled()
+
+    def _note_spilled(self) -> None:
+        """Clear the failures, also those of an earlier process that had a store."""
         self._spill_failures = 0
         for peer in self._ledger.rules.peers():
             self._attempts.succeeded(peer.name, SPILL)

@@ -15,6 +15,7 @@ from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from replication.worker.files import spill
 from replication.worker.files.spill import Spiller
+from replication.worker.report.attempts import SPILL
 from tests.integration.test_spill import World, make_spiller
 from tests.sites import Wal
 from tests.waiting import wait_until
@@ -148,3 +149,12 @@ def test_while_no_peer_is_past_its_budget_no_file_is_looked_at_under_each_rule(
             Spiller(world.east.ledger, world.east.files, "h0", store, budget, False, folders).run_once()
         Spiller(world.east.ledger, world.east.files, "h0", store, budget - 1, False, folders).run_once()
         assert [world.stored(wal) for wal in wals] == [True, False]
+
+
+def test_a_failure_of_a_store_that_is_configured_no_more_is_forgotten(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, spill_url="")
+        world.east.ledger.sending.attempted("west", "h0", SPILL, 3, 0, 1, "the store is away")
+        assert world.status().peer_forecasts[0].spill_error
+        world.run()
+        wait_until(lambda: not world.status().peer_forecasts[0].spill_error)
