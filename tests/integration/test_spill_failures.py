@@ -158,3 +158,13 @@ def test_a_failure_of_a_store_that_is_configured_no_more_is_forgotten(tmp_path: 
         assert world.status().peer_forecasts[0].spill_error
         world.run()
         wait_until(lambda: not world.status().peer_forecasts[0].spill_error)
+
+
+def test_what_chunks_failed_with_is_forgotten_once_they_were_taken_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        world.east.ledger.sending.attempted("west", "h0", "chunks", 3, 0, 1, "nobody answers")
+        assert world.status().sending[0].state == "failing"
+        world.run()
+        world.open()
+        wait_until(lambda: world.status().sending[0].state == "sending")

@@ -77,6 +77,8 @@ class Peers:
         tails = {tail.peer: tail for tail in assigned.tails if tail.peer not in paused}
         for peer, tail in tails.items():
             chunks = tuple(chunk for chunk in assigned.chunks if chunk.peer == peer)
+            if not chunks:  # nothing else would clear what chunks failed with that were taken back
+                self._shared.connector.attempts.succeeded(peer, "chunks")
             known = self._threads.get(peer)
             if known is None:
                 self._threads[peer] = self._start(tail, chunks, assigned.term, rate(peer))
