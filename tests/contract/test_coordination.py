@@ -244,7 +244,7 @@ def test_a_member_returns_when_the_process_that_had_its_place_is_gone(world: Wor
     wait_until(lambda: holds(here, MemberKind.WORKERS), despite=CoordinationError)
     assert [member.fields for member in other.members(MemberKind.WORKERS)] == [{"pid": 1}] and not live.superseded
     live.leave()
-    assert other.members(MemberKind.WORKERS) == ()
+    wait_until(lambda: not other.members(MemberKind.WORKERS), despite=CoordinationError)  # until a watch has fired
 
 
 def test_a_member_that_left_stays_away(world: World, connect: Connect) -> None:
