@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -49,14 +49,10 @@ class GlobFinder:
         if not parts:
             yield RecursiveDataset(self._store, folder, metadata={"dataset": folder})
             return
-        try:
-            found = folders_of(self._store, folder)
-        except OSError as error:
-            yield UnlistedFolder.of(folder, error)
-            return
-        for below in found:
-            if fnmatchcase(below.name, parts[0]):
-                yield from self._matching(below, parts[1:])
+        name, *rest = parts
+        yield from in_each(
+            self._store, folder, lambda below: self._matching(below, rest) if fnmatchcase(below.name, name) else ()
+        )
 
 
 class TableFinder:
@@ -106,6 +102,19 @@ class UnlistedFolder:
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Tell it."""
         sink.failed(self.root, self.reason)
+
+
+def in_each(
+    store: Store, folder: RelativePath, find: Callable[[RelativePath], Iterable[ListsIntoSink]]
+) -> Iterator[ListsIntoSink]:
+    """What ``find`` finds in each folder of a folder, by name; what tells it if that cannot be listed."""
+    try:
+        found = folders_of(store, folder)
+    except OSError as error:
+        yield UnlistedFolder.of(folder, error)
+        return
+    for below in found:
+        yield from find(below)
 
 
 def folders_of(store: Store, folder: RelativePath) -> list[RelativePath]:

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import RelativePath
 from replication.datasets.finders.base import ListsIntoSink
-from replication.datasets.finders.globbed import UnlistedFolder, checked, folders_of
+from replication.datasets.finders.globbed import checked, folders_of, in_each
 from replication.datasets.finders.recursive import RecursiveDataset
 from replication.datasets.listing.sink import ListingSink
 from replication.datasets.stores.base import Store
@@ -63,13 +63,7 @@ class StreamDataset:
             if day >= self._since:
                 yield RecursiveDataset(self._store, folder, folder, {"stream": self.root, "date": str(day)})
         elif depth < _DEPTH_MAX:
-            try:
-                found = folders_of(self._store, folder)
-            except OSError as error:
-                yield UnlistedFolder.of(folder, error)
-                return
-            for below in found:
-                yield from self._below(below, depth + 1)
+            yield from in_each(self._store, folder, lambda below: self._below(below, depth + 1))
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
         """Compare each date's folder with the target's."""
