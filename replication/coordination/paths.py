@@ -82,26 +82,21 @@ def _server(text: str) -> str | None:
     return f"{found['host']}:{found['port'] or PORT}"
 
 
-@dataclass(frozen=True, slots=True)
 class Paths:
-    """The nodes of the cluster at ``root``."""
+    """The nodes of the cluster at ``root``.
 
-    root: str
+    Attributes:
+        public: the part that other clusters may read.
+        role: the role and its epoch.
+        announcements: the node whose version changes when the ledger's rules must be read again.
+        hosts: the parent of the hosts.
+        assignments: the parent of the assignments.
+    """
 
-    @property
-    def public(self) -> str:
-        """The part that other clusters may read."""
-        return f"{self.root}/public"
-
-    @property
-    def role(self) -> str:
-        """The role and its epoch."""
-        return f"{self.root}/role"
-
-    @property
-    def announcements(self) -> str:
-        """The node whose version changes when the ledger's rules must be read again."""
-        return f"{self.root}/peers"
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.public, self.role, self.announcements = f"{root}/public", f"{root}/role", f"{root}/peers"
+        self.hosts, self.assignments = f"{root}/hosts", f"{root}/assignments"
 
     def candidates(self, election: Election) -> str:
         """The parent of an election's candidates."""
@@ -115,19 +110,9 @@ class Paths:
         """One member."""
         return f"{self.members(kind)}/{check_name(name, kind.value)}"
 
-    @property
-    def hosts(self) -> str:
-        """The parent of the hosts."""
-        return f"{self.root}/hosts"
-
     def host(self, slot: str) -> str:
         """One host."""
         return f"{self.hosts}/{check_name(slot, 'host slot')}"
-
-    @property
-    def assignments(self) -> str:
-        """The parent of the assignments."""
-        return f"{self.root}/assignments"
 
     def assignment(self, slot: str) -> str:
         """The assignment of the worker on ``slot``."""
