@@ -22,7 +22,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.reincarnate import reincarnate as change_id
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
-from replication.writer.wal.recovery import recover_file, recover_writers
+from replication.writer.wal.recovery import Recovery, recover_file
 
 _log = log.get(__name__)
 
@@ -52,7 +52,7 @@ def reincarnate(config: Config) -> Reincarnated:
     files.make_directory(directory)
     with closing(open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)) as ledger:
         boot = boot_id()
-        recover_writers(ledger, files, directory, host, boot)
+        Recovery(ledger, files, directory, host, boot).run_once()
         for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
                 _end_control(ledger, files, row, boot)

@@ -22,7 +22,7 @@ from replication.files.boot import boot_id
 from replication.files.frames import frames
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
-from replication.writer.wal.recovery import recover_writers
+from replication.writer.wal.recovery import Recovery
 from tests.fakes.coordination import MemoryEnsemble
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger
 
@@ -77,7 +77,7 @@ def test_every_acked_row_is_there_after_kill_9_at_any_moment(tmp_path: Path) -> 
         process.stdout.close()
         book = ledger(str(tmp_path))
         (spec,) = book.tables.all()
-        recover_writers(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id())
+        Recovery(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id()).run_once()
         assert book.time.writers() == []
         there = everything(book, spec)
         missing = acked - there.keys()
@@ -140,12 +140,12 @@ def test_a_dead_writer_is_recovered_though_children_that_it_forked_live_on(tmp_p
     assert process.stdin is not None and process.stderr is not None
     child = int(process.stderr.readline())
     book = ledger(str(tmp_path))
-    assert recover_writers(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id()) == [], "the lock is the parent's"
+    assert Recovery(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id()).run_once() == [], "the lock is the parent's"
     assert len(book.time.writers()) == 1
     process.kill()
     process.wait()
     os.kill(child, 0)
-    recover_writers(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id())
+    Recovery(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id()).run_once()
     assert sorted(everything(book, book.tables.all()[0])) == [*range(BATCH_ROWS), *range(10_000, 10_000 + BATCH_ROWS)]
     os.kill(child, 0)
     process.stdin.close()

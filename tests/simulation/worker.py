@@ -22,7 +22,7 @@ from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
-from replication.writer.wal.recovery import recover_file, recover_writers
+from replication.writer.wal.recovery import Recovery, recover_file
 from tests.fakes.link import MemoryLink
 from tests.simulation.faulty_files import FaultyFiles
 
@@ -72,7 +72,7 @@ class Worker:
         cluster.chance.choice(todo)()
 
     def recover(self) -> None:
-        recover_writers(self.cluster.ledger, self.files, self.cluster.wal_dir, HOST, self.cluster.boot)
+        Recovery(self.cluster.ledger, self.files, self.cluster.wal_dir, HOST, self.cluster.boot).run_once()
 
     def close_time(self) -> None:
         self.files.sync_failures = 0.02 * self.cluster.trouble

@@ -30,9 +30,10 @@ _log = log.get(__name__)
 
 
 class Recovery:
-    """Recovers the dead writers of one host. Safe for threads.
+    """Recovers the dead writers of one host. Safe for threads and processes.
 
-    A failed recovery is retried after ten times the time that it took, so that a large WAL is not read all the time.
+    A WAL that cannot be recovered is logged as an error and stays OPEN; closed time stops at its writer until a person
+    acts. It is tried again after ten times the time that it took, so that a large WAL is not read all the time.
     """
 
     def __init__(
@@ -55,7 +56,10 @@ class Recovery:
         self._writers: list[WriterRow] = []
 
     def run_once(self) -> list[FileId]:
-        """As ``recover_writers``, but skip writers whose retry is not due."""
+        """Close the WALs of every dead writer and remove these writers from the ledger; return the WALs. Idempotent.
+
+        Writers whose retry is not due are left out.
+        """
         recovered: list[FileId] = []
         for writer in self._registered():
             if writer.host == self._host and self._monotonic() >= self._again_s.get(writer.writer, 0.0):
@@ -101,15 +105,6 @@ class Recovery:
             if lock_file is not None:
                 lock_file.close()
         return recovered
-
-
-def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> list[FileId]:
-    """Close the WALs of every dead writer of ``host`` and remove these writers from the ledger; return the WALs.
-
-    A WAL that cannot be recovered is logged as an error and stays OPEN; closed time stops at its writer until a person
-    acts. Idempotent; several processes may call this at once.
-    """
-    return Recovery(ledger, files, directory, host, boot).run_once()
 
 
 def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:

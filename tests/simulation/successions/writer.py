@@ -12,7 +12,7 @@ from replication.core.ids import FileId
 from replication.ledger.base import FileKind, FileRow
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.recovery import recover_writers
+from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_series import Place, WalSeries
 from tests.fakes.files import MemoryFiles
@@ -98,7 +98,7 @@ class Writer:
         self.files.crash(machine=False)
         self.written = True
         self.writes += 1
-        recover_writers(self._site.ledger, self.files, DIRECTORY, HOST, "boot")
+        Recovery(self._site.ledger, self.files, DIRECTORY, HOST, "boot").run_once()
 
     def _syncing(self) -> None:
         if self.busy:

@@ -23,7 +23,7 @@ from replication.errors import WaitTimeoutError
 from replication.ledger.base import BatchPart, Claim, FileRow
 from replication.settings import WriterSection
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.recovery import recover_writers
+from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_series import Place
 from replication.writer.writer import Writer
@@ -165,7 +165,7 @@ class Site:
 
     def recover(self) -> list[FileId]:
         """What the host's worker does about dead writers."""
-        return recover_writers(self.ledger, self.files, DIRECTORY, "h0", self.boot)
+        return Recovery(self.ledger, self.files, DIRECTORY, "h0", self.boot).run_once()
 
     def set_role(self, role: Role) -> None:
         """What ``readonly`` does."""
