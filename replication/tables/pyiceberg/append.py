@@ -6,11 +6,11 @@ after other commits, are turned off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
@@ -81,33 +81,47 @@ class Adding(_MergeAppendFiles):
 
 def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFile], summary: Mapping[str, str]) -> int:
     """Commit data files. Try again when only maintenance came in between, with the same files."""
+    properties = dict(summary)
     for left in reversed(range(_COMMITS)):
-        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
-        transaction = table.transaction()
-        adding = Adding(Operation.APPEND, transaction, table.io, snapshot_properties=dict(summary))
-        is_sent = False  # once sent, the commit may have landed even without a reply
         try:
-            with transaction:
-                with adding:
-                    for file in files:
-                        adding.append_data_file(file)
-                is_sent = True
+            return committed(
+                table, files, lambda t: Adding(Operation.APPEND, t, table.io, snapshot_properties=properties)
+            )
         except CommitFailedException as error:
-            if adding.has_landed:
-                return adding.snapshot_id
             if not left:
                 raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
-            table.refresh()
-            _check_only_maintenance(table, name, expect)
-            forget_older_snapshots(table)
-        except BaseException:
-            if not is_sent:  # a disk is full, for instance
-                remove_files(table.io, (file.file_path for file in files))
+        table.refresh()
+        _check_only_maintenance(table, name, expect)
+        forget_older_snapshots(table)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def committed(table: Table, written: Sequence[DataFile], produce: Callable[[Transaction], Adding]) -> int:
+    """Commit a snapshot with the data files among ``written``; return its id.
+
+    Files in ``written`` are removed when the commit was never sent. Once sent, it may have landed even without a reply.
+
+    Raises:
+        CommitFailedException: another commit came first. The files stay.
+    """
+    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
+    transaction = table.transaction()
+    snapshot = produce(transaction)
+    is_sent = False
+    try:
+        with transaction:
+            for file in written:
+                if file.content == DataFileContent.DATA:
+                    snapshot.append_data_file(file)
+            snapshot.commit()
+            is_sent = True
+    except CommitFailedException:
+        if not snapshot.has_landed:
             raise
-        else:
-            break
-    snapshot = table.current_snapshot()
-    assert snapshot is not None, "a table just appended to has a snapshot"
+    except BaseException:
+        if not is_sent:  # a disk is full, for instance
+            remove_files(table.io, (file.file_path for file in written))
+        raise
     return snapshot.snapshot_id
 
 

@@ -21,12 +21,12 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
-from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.typedef import EMPTY_DICT
 
 from replication.errors import CommitConflictError
-from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
+from replication.tables.pyiceberg.append import Adding, committed, forget_older_snapshots
 from replication.tables.pyiceberg.write import new_job, remove_files, write_data_files, write_deletes
 
 
@@ -105,27 +105,12 @@ def commit_once(table: Table, written: Sequence[DataFile], produce: Callable[[Tr
     Raises:
         CommitConflictError: another commit came first. Nothing was changed.
     """
-    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
-    transaction = table.transaction()
-    snapshot = produce(transaction)
-    is_sent = False  # once sent, the commit may have landed even without a reply
     try:
-        with transaction:
-            for file in written:
-                if file.content == DataFileContent.DATA:
-                    snapshot.append_data_file(file)
-            snapshot.commit()
-            is_sent = True
+        return committed(table, written, produce)
     except CommitFailedException as error:
-        if not snapshot.has_landed:
-            _remove(table, written)
-            name = ".".join(table.name()[-2:])
-            raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
-    except BaseException:
-        if not is_sent:
-            _remove(table, written)
-        raise
-    return snapshot.snapshot_id
+        _remove(table, written)
+        name = ".".join(table.name()[-2:])
+        raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
 
 
 def _remove(table: Table, files: Iterable[DataFile]) -> None:
