@@ -17,7 +17,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
 from replication.tables.pyiceberg.evolve import column_ids
-from replication.tables.pyiceberg.row_delta import DeletesWriter, commit_once, stored
+from replication.tables.pyiceberg.row_delta import commit_once, delete_manifests, stored
 from replication.tables.pyiceberg.write import FILE_BYTES, fits, remove_files, write_data_files
 from replication.tables.together import together
 
@@ -74,17 +74,7 @@ class _Rewrite(Adding):
         return self._entries[ManifestContent.DATA]
 
     def _manifests(self) -> list[ManifestFile]:
-        return [*self._without_delete_files(), *super()._manifests()]
-
-    def _without_delete_files(self) -> list[ManifestFile]:
-        entries = self._entries[ManifestContent.DELETES]
-        if not entries:
-            return []
-        spec, output = self._transaction.table_metadata.spec(), self.new_manifest_output()
-        with DeletesWriter(spec, self.schema(), output, self._snapshot_id, self._compression) as writer:
-            for entry in entries:
-                writer.add_entry(entry)
-        return [writer.to_manifest_file()]
+        return [*delete_manifests(self, self._entries[ManifestContent.DELETES]), *super()._manifests()]
 
     @cached_property
     def _entries(self) -> dict[ManifestContent, list[ManifestEntry]]:

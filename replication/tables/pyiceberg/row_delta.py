@@ -135,7 +135,7 @@ def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:
     return write_deletes(table.metadata, table.io, path, positions.to_batches())
 
 
-class DeletesWriter(ManifestWriterV2):
+class _DeletesWriter(ManifestWriterV2):
     """A manifest of delete files."""
 
     def content(self) -> ManifestContent:
@@ -145,6 +145,17 @@ class DeletesWriter(ManifestWriterV2):
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+
+def delete_manifests(snapshot: Adding, entries: Sequence[ManifestEntry]) -> list[ManifestFile]:
+    """Write the manifest of a new snapshot's entries of delete files; none without entries."""
+    if not entries:
+        return []
+    spec, output = snapshot._transaction.table_metadata.spec(), snapshot.new_manifest_output()
+    with _DeletesWriter(spec, snapshot.schema(), output, snapshot._snapshot_id, snapshot._compression) as writer:
+        for entry in entries:
+            writer.add_entry(entry)
+    return [writer.to_manifest_file()]
 
 
 class _RowDelta(Adding):
@@ -162,25 +173,11 @@ class _RowDelta(Adding):
         self._deletes = deletes
 
     def _manifests(self) -> list[ManifestFile]:
-        return [*self._delete_manifests(), *super()._manifests()]
-
-    def _delete_manifests(self) -> list[ManifestFile]:
-        if not self._deletes:
-            return []
-        with DeletesWriter(
-            self._transaction.table_metadata.spec(),
-            self.schema(),
-            self.new_manifest_output(),
-            self._snapshot_id,
-            self._compression,
-        ) as writer:
-            for file in self._deletes:
-                writer.add(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file
-                    )
-                )
-        return [writer.to_manifest_file()]
+        added = [
+            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file)
+            for file in self._deletes
+        ]
+        return [*delete_manifests(self, added), *super()._manifests()]
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         added = self._added_data_files

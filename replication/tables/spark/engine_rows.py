@@ -139,8 +139,7 @@ def _literal(value: Any) -> str | None:
         case str() if "${" in value:  # Spark would substitute a variable
             return None
         case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return SPARK.text(value)
         case datetime():
             return f"timestamp_{'ntz' if value.tzinfo is None else 'ltz'} '{value.isoformat(sep=' ')}'"
         case date():
