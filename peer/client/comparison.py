@@ -80,36 +80,30 @@ class ComparedCluster:
 
 
 class ComparedTable:
-    """``compare.Side``: a table of a cluster that is asked."""
+    """``compare.Side``: a table of a cluster that is asked. It is its own ``compare.OpenedSide`` once it is opened."""
 
     def __init__(self, cluster: ComparedCluster, spec: TableSpec, groups: Sequence[str]) -> None:
         self.name = cluster.name
         self._cluster = cluster
         self._spec = spec
         self._groups = tuple(groups)
+        self._digest: Digest | None = None
 
     def reached(self) -> tuple[int, int | None]:
         """Replicated time, and the earliest time that the table can be read as of."""
         about = self._cluster.about(self._spec)
         return about.replicated, about.earliest
 
-    def open(self, as_of: int | None) -> ComparedReading:
+    def open(self, as_of: int | None) -> ComparedTable:
         """All live rows."""
         question = q.AskRead(self._spec, self._groups, q.NOW if as_of is None else as_of)
         whole = self._cluster.one(question, q.Whole)
-        return ComparedReading(self._cluster, self._spec, Digest(whole.rows, whole.content))
-
-
-class ComparedReading:
-    """``compare.OpenedSide`` of a cluster that is asked."""
-
-    def __init__(self, cluster: ComparedCluster, spec: TableSpec, digest: Digest) -> None:
-        self._cluster = cluster
-        self._spec = spec
-        self._digest = digest
+        self._digest = Digest(whole.rows, whole.content)
+        return self
 
     def digest(self) -> Digest:
         """Rows and content hash."""
+        assert self._digest is not None, "it is open"
         return self._digest
 
     def buckets(self) -> dict[int, tuple[int, int]]:

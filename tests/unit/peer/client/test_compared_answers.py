@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from peer.client.comparison import ComparedCluster, ComparedReading
-from peer.verify.digest import Digest, Reading
+from peer.client.comparison import ComparedCluster, ComparedTable
+from peer.verify.digest import Reading
 from replication.core.definition.schema import TableSpec
 from replication.errors import FormatError
 from replication.link import questions as q
@@ -25,7 +25,7 @@ def keys(answered: pa.RecordBatch, spec: TableSpec = SPEC) -> list[pa.RecordBatc
     def ask(question: bytes) -> Iterator[bytes]:
         yield from (q.encode_answer(q.RowsAnswer(answered)), q.encode_answer(q.End()))
 
-    return list(ComparedReading(ComparedCluster("west", ask), spec, Digest(1, "")).keys([0]))
+    return list(ComparedTable(ComparedCluster("west", ask), spec, ()).keys([0]))
 
 
 def answer(spec: TableSpec) -> pa.RecordBatch:
