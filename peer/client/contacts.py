@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 
 from peer.polling import polls
 from replication import __version__
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 10.0
 _KEPT_S = 30.0
 _CLUSTERS_MAX = 64
+_To = TypeVar("_To")
+_Link = TypeVar("_Link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +60,38 @@ class ContactedPeer:
     described: Description
 
 
-class KeptLinks:
-    """Connections to peers that later calls use again, for ``_KEPT_S`` each. Safe for threads; ``close`` ends all."""
+class KeptLinks(Generic[_To, _Link]):
+    """Connections that later calls use again, for ``kept_s`` each. Safe for threads; ``close`` ends all."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_s: float = _KEPT_S) -> None:
+        self._kept_s = kept_s
         self._lock = threading.Lock()
-        self._links: dict[Peer, tuple[PeerLink, float, ExitStack]] = {}
+        self._links: dict[_To, tuple[_Link, float, ExitStack]] = {}
 
-    def find(self, peer: Peer) -> PeerLink | None:
+    def find(self, to: _To) -> _Link | None:
         """The connection to a peer; None when there is none, or it is old."""
         with self._lock:
-            link, until_s, _ = self._links.get(peer, (None, 0.0, None))
+            link, until_s, _ = self._links.get(to, (None, 0.0, None))
         if link is None or until_s > time.monotonic():
             return link
-        self.drop(peer, link)
+        self.drop(to, link)
         return None
 
-    def keep(self, peer: Peer, link: PeerLink, closing: ExitStack) -> None:
+    def keep(self, to: _To, link: _Link, closing: ExitStack) -> None:
         """Keep a connection in place of an earlier one; ``closing`` closes it."""
         with self._lock:
-            earlier = self._links.get(peer)
-            self._links[peer] = (link, time.monotonic() + _KEPT_S, closing)
+            earlier = self._links.get(to)
+            self._links[to] = (link, time.monotonic() + self._kept_s, closing)
         if earlier is not None:
             earlier[2].close()
 
-    def drop(self, peer: Peer, link: PeerLink) -> None:
+    def drop(self, to: _To, link: _Link | None) -> None:
         """Close a connection; another thread may use it, and then connects again."""
         with self._lock:
-            found = self._links.get(peer)
+            found = self._links.get(to)
             if found is None or found[0] is not link:
                 return
-            del self._links[peer]
+            del self._links[to]
         found[2].close()
 
     def close(self) -> None:
@@ -109,7 +112,7 @@ class Contacts:
     ledger: Ledger
     link_tls: TlsSection
     zookeeper_tls: ZookeeperTls | None = None
-    kept: KeptLinks = field(default_factory=KeptLinks)
+    kept: KeptLinks[Peer, PeerLink] = field(default_factory=KeptLinks)
 
     def locate(self, name: str, deadline_s: float = math.inf) -> Peer:
         """Find a cluster by name: among the peers, then among their peers, and so on.

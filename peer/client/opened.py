@@ -17,7 +17,8 @@ from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import CoordinationError, ReplicationError, RequestError
-from replication.ledger.base import Ledger
+from replication.ledger.base import Ledger, Peer
+from replication.link.base import PeerLink
 
 if TYPE_CHECKING:
     from peer.tables.read import Reader
@@ -43,7 +44,7 @@ class OpenedParts:
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._closed = False
-        self.links = KeptLinks()
+        self.links = KeptLinks[Peer, PeerLink]()
 
     @property
     def ledger(self) -> Ledger:

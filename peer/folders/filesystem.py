@@ -8,6 +8,7 @@ only, which uses the calls below.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from peer.client.connect import find_config
-from peer.client.contacts import Contacts, known_peer, may_succeed_later, read_public
+from peer.client.contacts import Contacts, KeptLinks, known_peer, may_succeed_later, read_public
 from replication.coordination.tls import ZookeeperTls
 from replication.core.copying.attributes import EntryKind
 from replication.errors import ConfigError, PeerRefusedError, PeerUnavailableError, ReplicationError, RequestError
@@ -60,7 +61,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         self._places = threading.Semaphore(_CALLS)
         self._closing = ExitStack()
         self._contacts: Contacts | None = None
-        self._links: dict[str, tuple[GrpcLink, ExitStack]] = {}  # by shared folder
+        self._links = KeptLinks[str, "GrpcLink"](math.inf)  # by shared folder
         self._boots: dict[str, str] = {}  # by shared folder
         self._has_answered = False
 
@@ -104,7 +105,7 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
                 return  # the answer that it was moved was lost
             except (PeerUnavailableError, PeerRefusedError) as error:
                 was_sent |= link is not None
-                self._drop(ask.folder, link)
+                self._links.drop(ask.folder, link)
                 again = not begun and self._has_answered and may_succeed_later(error)
                 if not again or time.monotonic() >= until_s:
                     raise
@@ -130,11 +131,12 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
 
     def _link(self, folder: str) -> GrpcLink:
         with self._lock:
-            found = self._links.get(folder)
-            if found is None:
-                found = self._links[folder] = self._connected(folder)
+            link = self._links.find(folder)
+            if link is None:
+                link, opened = self._connected(folder)
+                self._links.keep(folder, link, opened)
                 self._has_answered = True
-        return found[0]
+        return link
 
     def _connected(self, folder: str) -> tuple[GrpcLink, ExitStack]:
         """A connection to the first receiver of the peer that shares the folder with this cluster."""
@@ -165,21 +167,10 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
             self._contacts = Contacts(ledger, config.tls, ZookeeperTls.of(config.zookeeper))
         return self._contacts
 
-    def _drop(self, folder: str, link: GrpcLink | None) -> None:
-        """Connect anew at the next call. Another thread may use the connection, and then does so, too."""
-        with self._lock:
-            found = self._links.get(folder)
-            if found is None or found[0] is not link:
-                return
-            del self._links[folder]
-        found[1].close()
-
     def close(self) -> None:
         """Close its connections."""
-        with self._lock:
-            links, self._links, self._contacts = self._links, {}, None
-        for _, opened in links.values():
-            opened.close()
+        self._links.close()
+        self._contacts = None
         self._closing.close()
 
     def entries(self, path: str) -> Iterator[dict[str, Any]]:

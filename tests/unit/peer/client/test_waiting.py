@@ -328,7 +328,7 @@ def test_a_receiver_that_is_busy_is_asked_later_and_another_one_at_once(monkeypa
 
 def test_a_connection_is_used_again_until_it_fails_or_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     closed, there, other = list[str](), peer(), peer("south", EAST)
-    kept = KeptLinks()
+    kept = KeptLinks[Peer, PeerLink]()
     contacts = Contacts(MemoryLedger(WEST), TlsSection(), None, kept)
 
     def made(name: str) -> PeerLink:
