@@ -311,21 +311,10 @@ class Peering:
             raise TableExistsError(f"that table exists here already, as {known.name}", "Use that name here")
         return self.ledger.tables.alter(spec.uuid, lambda own: join(own, spec))
 
-    def disable(self, table: str, groups: Sequence[str], peer_name: str) -> tuple[list[str], bool]:
-        """Stop sending groups of a table (all when empty).
-
-        Returns:
-            The groups that were sent until now, and whether the peer was informed. Else workers inform it later.
-        """
-        ((_, ended),) = self.disable_all([table], groups, peer_name)
-        if isinstance(ended, ReplicationError):
-            raise ended
-        return ended, self.close_ended(peer_name)
-
     def disable_all(
         self, tables: Iterable[str], groups: Sequence[str], peer_name: str
     ) -> Iterator[tuple[str, list[str] | ReplicationError]]:
-        """As ``disable``, many tables. Yields the groups of each that were sent until now, or its error.
+        """Stop sending groups of tables (all when empty). Yields those sent until now of each table, or its error.
 
         Then ``close_ended`` informs the peer.
         """

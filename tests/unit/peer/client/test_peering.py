@@ -171,9 +171,11 @@ def test_a_peer_that_did_not_answer_is_informed_by_the_next_call(east: Site, mon
     monkeypatch.setattr(_Told, "closed", [])
     peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
     to_west = known_peer(east.ledger, "west")
-    with pytest.raises(RequestError, match=r"no group nope of ops\.sent goes to west.*Those that do: default"):
-        peering.disable("ops.sent", ["nope"], "west")
-    assert peering.disable("ops.sent", [], "west") == (["default"], False)
+    ((_, failed),) = peering.disable_all(["ops.sent"], ["nope"], "west")
+    assert isinstance(failed, RequestError)
+    assert re.search(r"no group nope of ops\.sent goes to west.*Those that do: default", str(failed))
+    assert dict(peering.disable_all(["ops.sent"], [], "west")) == {"ops.sent": ["default"]}
+    assert not peering.close_ended("west")
     assert peering.delete("west") == (to_west, False)
     east.ledger.rules.define(to_west, east.term)
     monkeypatch.setattr(_Told, "up", True)
@@ -207,9 +209,9 @@ def test_disabling_by_name_means_the_table_that_exists(east: Site, monkeypatch: 
         return {rule.table for rule in east.ledger.rules.all()} & {old.uuid, new.uuid}
 
     assert left() == {old.uuid, new.uuid}
-    peering.disable("ops.again", [], "west")
+    assert dict(peering.disable_all(["ops.again"], [], "west")) == {"ops.again": ["default"]}
     assert left() == {old.uuid}
-    peering.disable("ops.again", [], "west")
+    assert dict(peering.disable_all(["ops.again"], [], "west")) == {"ops.again": ["default"]}
     assert left() == set()
 
 
