@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -34,9 +33,8 @@ class LagSampler:
     When there are many, every second one is dropped, and later ones are taken half as often.
     """
 
-    def __init__(self, ledger: Ledger, now_us: Callable[[], int] = now_us) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._now_us = now_us
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag samples")
         self._samples: list[LagSample] = []
@@ -70,7 +68,7 @@ class LagSampler:
         times = [reached.t for reached in self._ledger.time.replicated().values() if reached.t]
         waiting = sum(part.end - part.begin for part in self._ledger.replay.pending())
         report = ReplayReport.load(self._ledger.replay)
-        lag_s = max(0.0, (self._now_us() - min(times)) / 1e6) if times else 0.0
+        lag_s = max(0.0, (now_us() - min(times)) / 1e6) if times else 0.0
         at_s = round(time.monotonic() - self._began_s, 2)
         return LagSample(at_s, round(lag_s, 3), waiting, 0 if report is None else report.rounds)
 

@@ -7,7 +7,7 @@ converge; the log and ``walship status`` name the origin. Frames further ahead t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from replication import log
 from replication.core.clock import is_far_ahead
@@ -27,23 +27,21 @@ class ClockWatch:
     Args:
         ledger: stores alarms for ``status``.
         ahead_max_s: how far ahead a commit time may be.
-        now: the wall clock in microseconds since 1970.
     """
 
-    def __init__(self, ledger: Ledger, ahead_max_s: float, now: Callable[[], int] = now_us) -> None:
+    def __init__(self, ledger: Ledger, ahead_max_s: float) -> None:
         self._ledger = ledger
         self._ahead_max_s = ahead_max_s
-        self._now = now
         self._lock = threading.Lock()
         self._alarmed: dict[ClusterId, int] = {}  # time of the last alarm, by origin
 
     def latest(self) -> int:
         """Return the latest commit time that may land now."""
-        return self._now() + int(self._ahead_max_s * 1e6)
+        return now_us() + int(self._ahead_max_s * 1e6)
 
     def check(self, frames: Sequence[FrameView]) -> None:
         """Raise an alarm for each origin that is far ahead, at most once a minute per origin."""
-        now = self._now()
+        now = now_us()
         ahead: dict[ClusterId, int] = {}
         for frame in frames:
             commit = frame.header.commit_hi
