@@ -5,16 +5,14 @@ It does not matter whether the table is made here or by a route from another clu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from peer.client.contacts import known_peer
 from peer.client.peering import Peering
 from replication.core.definition.choice import chosen, is_chosen
 from replication.core.definition.define import SYSTEM_SUFFIXES
-from replication.core.definition.schema import TableSpec
-from replication.ledger.base import PatternRule, Rule
+from replication.ledger.base import PatternRule
 
 
 def add_pattern_rule(peering: Peering, made: PatternRule) -> PatternRule | None:
@@ -67,17 +65,11 @@ def to_enable(
     rules = peering.ledger.rules.to(peer)
     other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}
     specs = {spec.uuid: spec for spec in peering.ledger.tables.all()}
-    changing = other | {table for table, spec in specs.items() if _asked(spec, groups) - _going(rules, table)}
+    going = {(rule.table, rule.group) for rule in rules}
+    asked = {(s.uuid, group.name) for s in specs.values() for group in s.groups if not groups or group.name in groups}
+    changing = other | {table for table, _ in asked - going}
     sent = set(peering.sent_to(peer)) - {specs[table].name for table in changing if table in specs}
     known = [spec.name for spec in specs.values() if not spec.name.endswith(SYSTEM_SUFFIXES)]
     some = [text for text in wanted if text not in patterns or any(is_chosen(n, text, excluded) for n in known)]
     found = chosen(known, some, excluded) if some else []
     return [name for name in found if name in wanted or name not in sent or not patterns]
-
-
-def _asked(spec: TableSpec, groups: Sequence[str]) -> set[str]:
-    return {group.name for group in spec.groups if not groups or group.name in groups}
-
-
-def _going(rules: Iterable[Rule], table: UUID) -> set[str]:
-    return {rule.group for rule in rules if rule.table == table}
