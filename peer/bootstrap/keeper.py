@@ -122,7 +122,8 @@ class BootstrapKeeper:
         if spec is None:
             raise RequestError(f"table {wanted.table} is not known here")
         self.files.make_directory(self.directory)
-        space = self._spaces.setdefault(_key(wanted), DiskSpace(self._free_bytes, self.keep_free_bytes))
+        space = DiskSpace(lambda: shutil.disk_usage(self.directory).free, self.keep_free_bytes)
+        space = self._spaces.setdefault(_key(wanted), space)
         space.begin()
         row = self.ledger.bootstraps.begin_file(wanted, self.host, self.directory, self.boot)
         length = export(self.tables, self.ledger, self.files, spec, wanted, row, space)
@@ -132,9 +133,6 @@ class BootstrapKeeper:
             worker.notify()
         _log.info("bootstrap_written", peer=wanted.peer, table=spec.name, file=str(row.file), end=length)
         return "it is on its way"
-
-    def _free_bytes(self) -> int:
-        return shutil.disk_usage(self.directory).free
 
 
 def _key(wanted: Bootstrap) -> _Key:

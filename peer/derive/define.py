@@ -31,7 +31,7 @@ def derive_table(
         SchemaError: the hook gives columns that a table cannot have.
     """
     spec = next((found for found in ledger.tables.all() if found.name == name), None)
-    was = None if spec is None else _derivation(ledger, spec.uuid)
+    was = None if spec is None else derivation_of(ledger, spec.uuid)
     if spec is not None and was is None:
         _check_adoptable(spec, ledger.cluster.name)
     origin = _source(ledger, name, source, was)
@@ -58,7 +58,8 @@ def derive_table(
     return spec
 
 
-def _derivation(ledger: Ledger, table: UUID) -> Derivation | None:
+def derivation_of(ledger: Ledger, table: UUID) -> Derivation | None:
+    """The derivation of a table; None when it is not derived, or was dropped."""
     return next((found for found in ledger.derivations.all() if found.table == table), None)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
+from peer.derive.define import derivation_of
 from peer.derive.deriver import Deriver
 from replication import log
 from replication.config import Config
@@ -20,7 +21,7 @@ from replication.coordination.session import Coordination
 from replication.core.position import Position
 from replication.error_text import one_line
 from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError
-from replication.ledger.base import Derivation, Ledger
+from replication.ledger.base import Ledger
 from replication.retries import Retries
 from replication.tables.base import Catalog
 from replication.wall_clock import now_us
@@ -82,7 +83,7 @@ class DeriveRole:
                         candidacy.withdraw()
                     if not self._leads:  # the new leader finishes the batches that this writer began
                         self._drop_writer()
-                    if derives(self._ledger):
+                    if self._ledger.derivations.all():
                         deriver = deriver or self._deriver()
                         self._have_threads(deriver)
         finally:
@@ -137,7 +138,7 @@ class DeriveRole:
                 continue
             started = time.monotonic()
             try:
-                found = self._find(table)
+                found = derivation_of(self._ledger, table)
                 if found is None:  # dropped
                     return
                 busy = deriver.step(found)
@@ -160,9 +161,6 @@ class DeriveRole:
             self._ledger.derivations.note_error(table, error, now_us())
         return retries.failed()
 
-    def _find(self, table: UUID) -> Derivation | None:
-        return next((found for found in self._ledger.derivations.all() if found.table == table), None)
-
     def _open_writer(self) -> Writer:
         config = self._config
         with self._lock:
@@ -178,8 +176,3 @@ class DeriveRole:
         if writer is not None:
             with suppress(ReplicationError):
                 writer.close()
-
-
-def derives(ledger: Ledger) -> bool:
-    """Whether there is a derived table, so that the role has work."""
-    return bool(ledger.derivations.all())
