@@ -13,6 +13,7 @@ from replication.core.grants import (
     HOST_CALLS,
     NOT_GRANTED,
     ORIGIN_CALLS,
+    OWN_CALLS,
     PUBLIC_CALLS,
     WRONG_CLUSTER,
     Accept,
@@ -90,8 +91,17 @@ class CallerRights:
         if isinstance(grant, PeerRefusedError):
             if call in CHECKED_LATER and self._may_prove(caller):
                 return
+            if call in OWN_CALLS and self._knows(caller.cluster.name):
+                return
             if not (call in ORIGIN_CALLS and self._is_origin(caller.cluster)):
                 raise grant
+
+    def _knows(self, name: str) -> bool:
+        """Whether a cluster of that name is a peer, or has a grant, under whichever id."""
+        made = self._ledger.grants.of(name)
+        if made is not None and not made.asked:
+            return bool(made.grant.tables)
+        return any(peer.name == name for peer in self._ledger.rules.peers())
 
     def _may_prove(self, caller: Caller) -> bool:
         """Whether an opening may show that a caller is the pinned cluster, restored. If not, it asks for a grant."""

@@ -217,6 +217,8 @@ class Reception:
     ) -> tuple[Succession, ...]:
         """Return the successions of the caller, once ``lease`` is stored."""
         self._check_caller(source, expected, caller)
+        if lease is not None:
+            self._rights.of(caller)
         return self._successions.of(source, lease)
 
     def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:

@@ -25,6 +25,8 @@ PUBLIC_CALLS = frozenset({"Describe"})
 CHECKED_LATER = frozenset({"OpenRoute", "Ship"})
 #: Calls between hosts of one cluster.
 HOST_CALLS = frozenset({"Read"})
+#: Calls about the caller itself, which an incarnation that is not known here yet may make, too.
+OWN_CALLS = frozenset({"GetSuccessions"})
 #: Calls that the origin of frames may make at every cluster that they reach, about its own streams.
 ORIGIN_CALLS = frozenset({"Reached"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -15,9 +16,13 @@ from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
-from replication.link.base import PeerLink
+from replication.errors import PeerRefusedError
+from replication.link.base import AskedLease, PeerLink
 from replication.roles.takeover import Takeover
 from replication.worker.ask_peers import ask_who_took_over
+from tests.certificates import tls_section
+from tests.hostile import of_other_users
+from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site, table
 from tests.waiting import wait_until
 
@@ -94,3 +99,41 @@ def test_a_restored_cluster_that_is_sent_nothing_hears_that_a_peer_took_over_fro
                 wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
                 expected = RoleState(Role.STANDBY, 9) if was_restored else RoleState(Role.ACTIVE, 1)
                 assert east.coordination.role().state == expected, "else two clusters take writes"
+
+
+@pytest.fixture
+def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Site]]:
+    """East, which has a certificate and a new id, sends to west, which knows its former id, and that it took over."""
+    of_other_users(monkeypatch)
+    before = ClusterId("east", uuid4())
+    tls = {name: tls_section(tmp_path, AUTHORITY.issue(name), name) for name in ("east", "west")}
+    with (
+        closing(Site(tmp_path, "east", tls=tls["east"])) as east,
+        closing(Site(tmp_path, "west", tls=tls["west"])) as west,
+    ):
+        spec = table()
+        for site in (east, west):
+            site.ledger.tables.create(spec)
+        cast(Any, east.ledger).former = (before,)
+        east.send_to(west, spec)
+        west.send_to_cluster(before)
+        west.ledger.successions.record(Succession(before, west.cluster, 9, 7, is_planned=False))
+        yield east, west
+
+
+def test_a_restored_cluster_hears_of_it_from_a_peer_that_knows_its_former_id_by_certificate(
+    restored: tuple[Site, Site],
+) -> None:
+    east, west = restored
+    with west.receiver() as receiver:
+        east.assign(west.cluster, receiver.port)
+        with east.worker() as worker:
+            wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
+            assert east.coordination.role().state == RoleState(Role.STANDBY, 9), "else two clusters take writes"
+            with closing(worker._connect(f"127.0.0.1:{receiver.port}", "west")) as link:
+                with pytest.raises(PeerRefusedError, match="west knows east as"):
+                    link.successions(east.cluster, west.cluster, AskedLease(1, 5.0))
+                west.ledger.rules.delete("east", west.term)
+                with pytest.raises(PeerRefusedError, match="west grants nothing"):
+                    link.successions(east.cluster, west.cluster)
+    assert west.ledger.successions.lease(east.cluster) == (0, 0.0)
