@@ -121,6 +121,17 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         yield east, west
 
 
+def test_a_restored_cluster_hears_of_it_from_a_peer_that_was_away_when_it_started(
+    restored: tuple[Site, Site],
+) -> None:
+    east, west = restored
+    with west.receiver() as receiver, east.worker():
+        wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
+        assert east.coordination.role().state == RoleState(Role.ACTIVE, 1)
+        east.assign(west.cluster, receiver.port)
+        wait_until(lambda: east.coordination.role().state == RoleState(Role.STANDBY, 9), what="its stream to west")
+
+
 def test_a_restored_cluster_hears_of_it_from_a_peer_that_knows_its_former_id_by_certificate(
     restored: tuple[Site, Site],
 ) -> None:

@@ -7,6 +7,7 @@ after a backoff. Other peers have their own threads and are not affected.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from uuid import UUID
 
 from replication import log
@@ -89,12 +90,14 @@ class TailStep:
         begins = _begins(self.context, tail.peer)
         wanted = [source.file for source in self.host_files.poll() if _is_wanted(source, tail, begins)]
         self._following.update(wanted)
+        if self.context.ledger.former:  # the peer refuses no epoch of a new id
+            with suppress(PeerRefusedError):
+                self._ask_who_took_over(link, tail)
         try:
             shipment, resume = open_shipment(link, self.context, to, wanted)
         except PeerRefusedError as error:
             if error.reason == Reason.STALE_EPOCH.value:
-                for succession in link.successions(self.context.ledger.cluster, tail.peer_cluster):
-                    self.connector.learn(succession, tail.peer_cluster)
+                self._ask_who_took_over(link, tail)
             raise
         try:
             self._succeeded(tail, "tail")
@@ -103,6 +106,10 @@ class TailStep:
         finally:
             self._shipment = None
             shipment.close()
+
+    def _ask_who_took_over(self, link: PeerLink, tail: Tail) -> None:
+        for succession in link.successions(self.context.ledger.cluster, tail.peer_cluster):
+            self.connector.learn(succession, tail.peer_cluster)
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, is_logged: bool) -> None:
         """Record the error with the newest files under way."""
