@@ -68,8 +68,10 @@ def await_writers(ledger: Ledger, coordination: Coordination, epoch: int, lease_
     """Wait until every open writer has acknowledged a role's epoch or lost its lease: then none acks any more.
 
     The ledger has those, too, whose session ended although they run. A dead one is in it until its WALs are recovered.
+    A lease lasts for ``lease_s``, or longer where another host is configured so.
     """
-    for _ in polls(outlived_s(lease_s), 0.05):
+    longest_s = max([lease_s, *(host.lease_s for host in coordination.hosts())])
+    for _ in polls(outlived_s(longest_s), 0.05):
         found = {member.name: int(member.fields.get("epoch", 0)) for member in coordination.members(MemberKind.WRITERS)}
         registered = {row.writer: 0 for row in ledger.time.writers()}
         if all(acknowledged >= epoch for acknowledged in (registered | found).values()):

@@ -119,7 +119,7 @@ class HostRecord:
     """A host of the cluster.
 
     ``keeps_tables`` is False when the host is configured to run no replay. ``identity`` is the id of its data
-    directory; empty when unknown.
+    directory; empty when unknown. ``lease_s`` is for how long its writers ack without a confirmed role; 0 when unknown.
     """
 
     slot: str
@@ -127,6 +127,7 @@ class HostRecord:
     ledger_url: str
     keeps_tables: bool = True
     identity: str = ""
+    lease_s: float = 0.0
 
     def encode(self) -> bytes:
         """Encode as JSON."""
@@ -139,7 +140,8 @@ class HostRecord:
         try:
             texts = {name: str(fields[name]) for name in ("slot", "data_dir", "ledger_url")}
             keeps, identity = bool(fields.get("keeps_tables", True)), str(fields.get("identity", ""))
-            return HostRecord(**texts, keeps_tables=keeps, identity=identity)
+            lease_s = float(fields.get("lease_s", 0.0))
+            return HostRecord(**texts, keeps_tables=keeps, identity=identity, lease_s=lease_s)
         except KeyError as error:
             raise FormatError(f"the host node lacks {error}") from None
 

@@ -29,6 +29,7 @@ def host_record(config: Config) -> HostRecord:
         redact(config.ledger_url),
         keeps_tables=config.replay.enabled,
         identity=_identity(config),
+        lease_s=config.writer.lease_s,
     )
 
 

@@ -18,6 +18,7 @@ from peer.failover.lost_writes import discard_refusal
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
 from replication.config import Config
+from replication.coordination.base import HostRecord
 from replication.coordination.paths import MemberKind
 from replication.coordination.witness import Witness
 from replication.core.ids import ClusterId
@@ -189,3 +190,11 @@ def test_a_role_change_waits_for_a_writer_whose_session_ended_while_it_runs(west
     with ExitStack() as closing:
         closing.callback(west.coordination.enrol(MemberKind.WRITERS, "w1", {"epoch": 3}).leave)
         await_writers(west.ledger, west.coordination, 3, 3600.0)
+
+
+def test_a_role_change_waits_as_long_as_the_lease_of_a_writer_on_a_host_with_a_longer_one(west: West) -> None:
+    west.ledger.time.register_writer("h1-1-a", "h1", 1, "boot", 1)
+    west.coordination.put_host(HostRecord("h1", "/data", "", lease_s=1.0))
+    begun = time.monotonic()
+    await_writers(west.ledger, west.coordination, 3, 0.1)
+    assert time.monotonic() - begun > 1.0, "it may have acked until then"
