@@ -20,7 +20,6 @@ from peer.client.peering import Peering
 from peer.client.waiting import Waiting
 from replication.config import Config
 from replication.coordination.session import Coordination
-from replication.coordination.tls import ZookeeperTls
 from replication.core.arrow import pa
 from replication.core.definition.alter import set_properties
 from replication.core.definition.choice import full_name
@@ -98,7 +97,7 @@ class Cluster:
     @property
     def contacts(self) -> Contacts:
         """The other clusters that it can call."""
-        return Contacts(self.ledger, self.config.tls, ZookeeperTls.of(self.config.zookeeper), self._opened.links)
+        return self._opened.contacts
 
     def create_table(
         self,
@@ -249,10 +248,8 @@ class Cluster:
         """
         from peer.status.collect import durable_lengths  # deferred, as in status: few commands need it
 
-        host = self.config.cluster.host
-        return drain(
-            self.ledger, cluster, full_name(table), lambda: durable_lengths(self.ledger, host), timeout_s, report, host
-        )
+        ledger, host = (opened := self._opened).ledger, opened.config.cluster.host
+        return drain(ledger, cluster, full_name(table), lambda: durable_lengths(ledger, host), timeout_s, report, host)
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:
         """Write rows, replacing those of the same key. Returns their position, for :meth:`wait`.
@@ -345,7 +342,8 @@ class Cluster:
         ``position`` is what an append returned, here or on another cluster. ``cluster`` is this one when None, else a
         peer, or any cluster that peers lead to. Raises as :meth:`peer.client.waiting.Waiting.wait`.
         """
-        Waiting(self.ledger, self.contacts, str(self.config.wal_dir)).wait(position, cluster, until, timeout_s)
+        waiting = Waiting((opened := self._opened).ledger, opened.contacts, str(opened.config.wal_dir))
+        waiting.wait(position, cluster, until, timeout_s)
 
     def read(
         self,
@@ -390,11 +388,12 @@ class Cluster:
         from peer.frames.host_watch import hosts_now
         from peer.tables.trace import trace
 
-        hosts = hosts_now(self.config, self.id, self.coordination if self.config.shares_ledger else None)
-        return trace(self._opened.reader.catalog, self.ledger, self.table(table), key, hosts)
+        ledger, config = (opened := self._opened).ledger, opened.config
+        hosts = hosts_now(config, ledger.cluster, opened.coordination if config.shares_ledger else None)
+        return trace(opened.reader.catalog, ledger, ledger.tables.get(full_name(table)), key, hosts)
 
     def status(self) -> ClusterStatus:
         """Lag, errors and disk use, here and at each peer."""
         from peer.status.collect import collect
 
-        return collect(self.config, self.ledger, self._opened.members())
+        return collect((opened := self._opened).config, opened.ledger, opened.members())

@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from peer.client.contacts import KeptLinks
+from peer.client.contacts import Contacts, KeptLinks
 from peer.client.known_tables import KnownTables
 from peer.status.members import Members, members_of
 from replication.config import Config
@@ -33,7 +33,7 @@ class OpenedParts:
     """The open parts of one handle, and its ledger. Safe for threads. A forked child cannot use them."""
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
-        self._config = config
+        self.config = config
         self._ledger = ledger
         self._tables = KnownTables(ledger)
         self._process = os.getpid()
@@ -53,6 +53,11 @@ class OpenedParts:
         return self._ledger
 
     @property
+    def contacts(self) -> Contacts:
+        """The other clusters that this one can call."""
+        return Contacts(self.ledger, self.config.tls, ZookeeperTls.of(self.config.zookeeper), self.links)
+
+    @property
     def tables(self) -> KnownTables:
         """Definitions of the tables that appends go to."""
         self._check_process()
@@ -68,7 +73,7 @@ class OpenedParts:
         with self._lock:
             if self._coordination is None:
                 self._check()
-                self._coordination = self._connect(_CONNECT_TIMEOUT_S, self._config.zookeeper.session_timeout_s)
+                self._coordination = self._connect(_CONNECT_TIMEOUT_S, self.config.zookeeper.session_timeout_s)
             return self._coordination
 
     def members(self) -> Members:
@@ -79,7 +84,7 @@ class OpenedParts:
                 self._check()
                 opened = self._coordination or self._observed
                 if opened is None:
-                    servers = len(self._config.zookeeper_servers.split(","))
+                    servers = len(self.config.zookeeper_servers.split(","))
                     opened = self._observed = self._connect(_MEMBERS_S * servers, _MEMBERS_S, _MEMBERS_S)
             return members_of(opened)
         except CoordinationError as error:
@@ -88,7 +93,7 @@ class OpenedParts:
     def _connect(self, connect_timeout_s: float, session_timeout_s: float, call_timeout_s: float = 5.0) -> Coordination:
         from replication.coordination import zookeeper  # deferred: reads do not need it
 
-        config = self._config
+        config = self.config
         access = read_access(config.data_dir, config.zookeeper_root)
         try:
             opened = zookeeper.connect(
@@ -120,7 +125,7 @@ class OpenedParts:
         with self._lock:
             if self._writer is None:
                 self._check()
-                config = self._config
+                config = self.config
                 place = Place(str(config.wal_dir), config.cluster.host)
                 from peer.client.granter import lease_terms  # deferred, with Arrow: who only reads needs no lease
 
@@ -137,7 +142,7 @@ class OpenedParts:
         with self._reader_lock:
             if self._reader is None:
                 self._check()
-                self._reader = Reader(self._config, self._ledger)
+                self._reader = Reader(self.config, self._ledger)
             return self._reader
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class Moves(Cluster):
     """A handle that moves to the next cluster each time that its parts are asked for."""
 
     def __init__(self) -> None:
-        self.places = [self.parts(name) for name in ("north", "west", "east")]
+        self.places = [self.parts(name) for name in ("north", "west") * 4 + ("east",)]
 
     @staticmethod
     def parts(name: str) -> Any:
@@ -99,3 +99,56 @@ _APPENDS = ("upsert", "delete", "apply", "upsert_async", "delete_async", "apply_
 def test_a_call_has_the_table_and_the_part_that_it_asks_of_one_cluster_though_another_thread_moves(call: str) -> None:
     given = ("ops.log", []) if call in _APPENDS else ("ops.log",)
     assert getattr(Moves(), call)(*given) == ("east", "east")
+
+
+@pytest.mark.parametrize("call", ["wait", "drain", "trace", "status"])
+def test_a_call_that_asks_of_several_parts_asks_those_of_one_cluster_though_another_thread_moves(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    given: dict[str, tuple[Any, ...]] = {"wait": (None,), "drain": ("south",), "trace": ("ops.log", {}), "status": ()}
+
+    class OfMany(Moves):
+        @staticmethod
+        def parts(name: str) -> Any:
+            def part(**more: Any) -> Any:
+                return SimpleNamespace(of=name, **more)
+
+            host = SimpleNamespace(host=name)
+            config = part(wal_dir=name, cluster=host, shares_ledger=True, tls=None, zookeeper=None)
+            ledger, reader = part(cluster=name, tables=part(get=lambda _: part())), part(catalog=part())
+            coordination, contacts = part(), part()
+            return part(
+                config=config,
+                ledger=ledger,
+                reader=reader,
+                coordination=coordination,
+                contacts=contacts,
+                links=part(),
+                members=lambda: part(),
+            )
+
+        @property
+        def config(self) -> Any:  # type: ignore[override]
+            return self._opened.config
+
+    def note(*parts: Any) -> Any:
+        for each in parts:
+            asked.extend([each] if each in ("north", "west", "east") else [])
+            if hasattr(each, "of"):
+                asked.append(each.of)
+            elif callable(each):
+                each()
+        return SimpleNamespace(wait=lambda *_: None)
+
+    def lengths(ledger: Any, host: str) -> None:
+        note(ledger, host)
+
+    monkeypatch.setattr("peer.client.cluster.Waiting", note)
+    monkeypatch.setattr("peer.client.cluster.drain", lambda *parts: note(parts[0], parts[3], parts[6]))
+    monkeypatch.setattr("peer.status.collect.durable_lengths", lengths)
+    monkeypatch.setattr("peer.status.collect.collect", note)
+    monkeypatch.setattr("peer.frames.host_watch.hosts_now", note)
+    monkeypatch.setattr("peer.tables.trace.trace", note)
+    getattr(OfMany(), call)(*given[call])
+    assert len(asked) > 1 and set(asked) == {"east"}
