@@ -63,7 +63,7 @@ class SuccessionRequests:
         self._takeover.promote(succession)
 
     def of(self, origin: ClusterId, lease: AskedLease | None = None) -> tuple[Succession, ...]:
-        """The successions of a cluster that are known here, also of other incarnations, which it may have had.
+        """The successions from and to a cluster that are known here, also of other incarnations that it may have had.
 
         A lease that it asks for is stored before they are read. A failover stores its succession before it reads the
         lease. So one of the two knows of the other.
@@ -79,7 +79,8 @@ class SuccessionRequests:
                     f"On {origin.name}: set [writer] lease_s lower",
                 ).error()
             self._ledger.successions.keep_lease(origin, lease.epoch, lease.lease_s)
-        known = [each for each in self._ledger.successions.known().all if each.origin.name == origin.name]
+        every = self._ledger.successions.known().all
+        known = [each for each in every if origin.name in (each.origin.name, each.successor.name)]
         return tuple(known[-REPORTED_MAX:])  # by epoch
 
     def learn(self, hello: Hello) -> None:

@@ -17,7 +17,7 @@ from replication.coordination.base import Node, Public, RoleRead
 from replication.coordination.keeper import Subscription
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
-from replication.core.roles import RoleState
+from replication.core.roles import Role, RoleState
 from replication.core.shipping.chunk import Assignment
 from replication.core.succession import Succession
 from replication.errors import FormatError, ReplicationError, SuccessionError
@@ -223,8 +223,13 @@ class Worker:
 
     def _learn(self, succession: Succession, source: ClusterId) -> None:
         ledger = self._takeover.ledger
-        if succession.origin not in (ledger.cluster, *ledger.former):  # of a namesake
+        own = (ledger.cluster, *ledger.former)
+        is_back = succession.successor in own and succession.origin == source  # which takes no writes any more
+        if succession.origin not in own and not is_back:  # of a namesake
             return
+        is_newer = self._role.epoch > succession.epoch or self._role == RoleState(Role.STANDBY, succession.epoch)
+        if is_newer and succession in ledger.successions.known().all:
+            return  # streams that open need no ZooKeeper
         try:
             self._takeover.learn(succession, source)
         except (FormatError, SuccessionError) as error:

@@ -16,8 +16,9 @@ from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
-from replication.errors import PeerRefusedError
+from replication.errors import CoordinationError, PeerRefusedError
 from replication.link.base import AskedLease, PeerLink
+from replication.roles.active import standby_refusal
 from replication.roles.takeover import Takeover
 from replication.worker.ask_peers import ask_who_took_over
 from tests.certificates import tls_section
@@ -101,6 +102,26 @@ def test_a_restored_cluster_that_is_sent_nothing_hears_that_a_peer_took_over_fro
                 assert east.coordination.role().state == expected, "else two clusters take writes"
 
 
+def test_a_cluster_from_a_backup_of_before_a_failover_and_a_failback_does_not_take_its_peer_for_the_active_one(
+    tmp_path: Path,
+) -> None:
+    with closing(Site(tmp_path, "east")) as east, closing(Site(tmp_path, "west")) as west:
+        spec, before = table(), ClusterId("east", uuid4())
+        for site in (east, west):
+            site.ledger.tables.create(spec)
+        cast(Any, east.ledger).former = (before,)
+        east.send_to(west, spec)
+        west.ledger.successions.record(Succession(before, west.cluster, 9, 7, is_planned=False))
+        west.ledger.successions.record(Succession(west.cluster, before, 10, 8, is_planned=True))
+        with west.receiver() as receiver:
+            east.assign(west.cluster, receiver.port)
+            with east.worker():
+                wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
+        assert east.coordination.role().state == RoleState(Role.STANDBY, 9)
+        refused = standby_refusal(east.ledger, "it takes no writers")
+        assert "walship readonly off" in refused.hint and "west" not in str(refused), "west takes no writes either"
+
+
 @pytest.fixture
 def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Site]]:
     """East, which has a certificate and a new id, sends to west, which knows its former id, and that it took over."""
@@ -119,6 +140,23 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         west.send_to_cluster(before)
         west.ledger.successions.record(Succession(before, west.cluster, 9, 7, is_planned=False))
         yield east, west
+
+
+def test_a_restored_cluster_that_has_heard_of_it_opens_streams_without_its_zookeeper(
+    restored: tuple[Site, Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, west = restored
+
+    def no_answer(*_: object) -> None:
+        raise CoordinationError("ZooKeeper did not answer", "")
+
+    with west.receiver() as receiver:
+        east.assign(west.cluster, receiver.port)
+        with east.worker() as worker:
+            wait_until(lambda: worker._role == RoleState(Role.STANDBY, 9), what="its step down")
+            monkeypatch.setattr(type(east.coordination), "role", no_answer)
+            for succession in west.ledger.successions.known().all:
+                worker._learn(succession, west.cluster)  # as each stream that opens has it do
 
 
 def test_a_restored_cluster_hears_of_it_from_a_peer_that_was_away_when_it_started(
