@@ -278,7 +278,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
 
 
 def cancel(context: RoleChange) -> RoleState:
-    """Undo a switchover that was interrupted: this cluster takes writes again, under a newer epoch.
+    """Undo a switchover that was interrupted: this cluster takes writes again, unless its role was changed since.
 
     Raises:
         RequestError: none is unfinished.
@@ -381,20 +381,19 @@ def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> Replicat
         try:
             with context.leased() as stored:
                 if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
-                    _take_writes(context, epoch + 1, context.unfinished_steps())
-                    error.hint = with_remedy(f"It was undone: {context.own.name} takes writes", error)
+                    state = _take_writes(context, epoch + 1, context.unfinished_steps())
+                    now = "takes writes" if state.role is Role.ACTIVE else "is STANDBY by another change of its role"
+                    error.hint = with_remedy(f"It was undone: {context.own.name} {now}", error)
         except ReplicationError as failed:
             error.hint = f"It could not be undone ({failed.what}). {_AGAIN}"
     return error
 
 
 def _take_writes(context: RoleChange, epoch: int, steps: tuple[CommitStep[RoleChange], ...]) -> RoleState:
-    def decide(state: RoleState) -> RoleState:
-        if state.role is Role.ACTIVE and state.epoch >= epoch:
-            return state
-        return RoleState(Role.ACTIVE, max(epoch, state.epoch + 1))  # newer than what the peer was told to refuse
-
-    state = change_role(context.cluster.ledger, context.cluster.coordination, decide)
+    """ACTIVE under an epoch that the peer was not told to refuse; a newer role, as by a third cluster, stays."""
+    undone, ledger = RoleState(Role.ACTIVE, epoch), context.cluster.ledger
+    state = change_role(ledger, context.cluster.coordination, lambda now: now if now.epoch >= epoch else undone)
     context.forget()
-    context.hooks.after("switchover", "undo", context.about(steps))
+    if state.role is Role.ACTIVE:
+        context.hooks.after("switchover", "undo", context.about(steps))
     return state

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from replication.core.roles import Role
 from replication.error_text import counted
 from replication.errors import RequestError, StepFailedError
 from shell.cli.invocation import Invocation, TableArgument, table_option, timeout_option
@@ -85,7 +86,9 @@ def switchover(
         context = RoleChange(cluster, _reporting(printer), timeout_s)
         if cancel:
             state = switching.cancel(context)
-            text = f"{cluster.name} is ACTIVE (epoch {state.epoch}): it takes writes"
+            is_active = state.role is Role.ACTIVE
+            now = "it takes writes" if is_active else "its role was changed meanwhile: see walship status"
+            text = f"{cluster.name} is {state.role.value} (epoch {state.epoch}): {now}"
             printer.value({"cluster": cluster.name, "role": state.role.value, "epoch": state.epoch}, text)
             return
         if plan:

@@ -24,7 +24,7 @@ from replication.errors import CoordinationError, PeerUnavailableError, RequestE
 from replication.ledger.base import Peer
 from replication.link.base import TakeOver
 from replication.link.grpc_client import GrpcLink
-from replication.roles.takeover import change_role
+from replication.roles.takeover import Takeover, change_role
 from tests.noted import need_bootstrap
 from tests.role_changes import TABLE, Killed, Pair, role_pair
 from tests.waiting import wait_until
@@ -100,6 +100,34 @@ def test_a_cluster_made_active_while_it_drains_stays_so_and_its_peer_does_not_ta
     assert failed.value.hint == "It was undone: east takes writes. Begin again, or leave it so"
     assert pair.east.role() == RoleState(Role.ACTIVE, 3)
     assert pair.west.role().role is Role.STANDBY
+    assert not pair.east.command().unfinished()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])  # True: it was interrupted, and is cancelled
+def test_a_switchover_is_undone_without_taking_writes_again_when_a_third_cluster_took_over_meanwhile(
+    pair: Pair, by_hand: bool
+) -> None:
+    east, north = pair.east.site, ClusterId("north", uuid4())
+    context = pair.east.command()
+
+    def north_takes_over(text: str) -> None:
+        if text.startswith("west takes writes"):
+            taken = Succession(east.cluster, north, 1003, 7, is_planned=False)
+            Takeover(east.ledger, east.coordination).step_down(east.ledger.successions.record(taken))
+            if by_hand:
+                raise Killed
+
+    context.report = north_takes_over
+    if by_hand:
+        with pytest.raises(Killed):
+            switchover(context, "west")
+        pair.east.bury()
+        assert cancel(pair.east.command()) == RoleState(Role.STANDBY, 1003)
+    else:
+        with pytest.raises(StepFailedError, match="the role of east was changed meanwhile") as failed:
+            switchover(context, "west")
+        assert failed.value.hint.startswith("It was undone: east is STANDBY by another change of its role")
+    assert pair.east.role() == RoleState(Role.STANDBY, 1003), "north takes writes"
     assert not pair.east.command().unfinished()
 
 
