@@ -17,9 +17,9 @@ from typing import BinaryIO
 from replication import log
 from replication.config import Config
 from replication.coordination.embedded import find_jars
-from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.frame import FILE_HEADER_BYTES, read_file_header
 from replication.core.ids import FileId
-from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+from replication.errors import ConfigError, FormatError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.files.owner import is_here, owner_name, shown_owner
 from replication.ledger.base import Ledger
 from replication.tables.spark.jars import java_home_check
@@ -206,12 +206,18 @@ def check_ledger_age(config: Config, ledger: Ledger) -> None:
     """Refuse a ledger that was restored from an older copy: it would use the numbers of newer files again.
 
     Raises:
-        ConfigError: there are files that it does not have.
+        ConfigError: there are files that it does not have, or that are of another host slot.
     """
     upcoming = ledger.files.upcoming(config.cluster.host)
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
     newer = [f for f in files if f.stem.isdigit() and int(f.stem) >= upcoming and f.stat().st_size > FILE_HEADER_BYTES]
     if newer:
+        if (slot := _slot_of(min(newer))) not in ("", config.cluster.host):
+            raise ConfigError(
+                f"{config.data_dir} is of host {slot} of the cluster, not of {config.cluster.host}: nobody would ship"
+                f" or replay {min(newer)}",
+                f'Correct [cluster] host = "{slot}", or give host {config.cluster.host} a data_dir of its own',
+            )
         raise ConfigError(
             f"the ledger is older than the files beside it: it has none from number {upcoming} on,"
             f" but there is {min(newer)}",
@@ -220,6 +226,15 @@ def check_ledger_age(config: Config, ledger: Ledger) -> None:
             if config.shares_ledger
             else f"Restore a newer copy; or {_rebuild(config)}",
         )
+
+
+def _slot_of(file: Path) -> str:
+    """The host slot in a file's header; "" when it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return read_file_header(opened.read(FILE_HEADER_BYTES))[0].slot
+    except (OSError, FormatError):
+        return ""
 
 
 def follow_files(config: Config, ledger: Ledger) -> None:

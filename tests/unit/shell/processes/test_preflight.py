@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replication import config as configuration
-from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.frame import FILE_HEADER_BYTES, encode_file_header
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
@@ -310,3 +310,18 @@ def test_roles_come_in_starting_order_and_without_what_is_disabled(tmp_path):
     assert chosen_roles(outside, "zookeeper,worker") == ("worker",)
     with pytest.raises(ConfigError, match="none of these roles runs here"):
         chosen_roles(outside, "zookeeper")
+
+
+def test_another_host_slot_than_that_of_the_files_is_refused_by_name_and_not_as_an_old_ledger(tmp_path):
+    config = config_in(tmp_path)
+    check_host(config, ("master",))
+    make_ledger(config)
+    file = tmp_path / "wal" / "0.wal"
+    with closing(open_ledger(config.ledger_url)) as ledger:
+        row = ledger.files.allocate("h0", FileKind.WAL, str(file.parent), "boot", "w")
+        file.write_bytes(encode_file_header(row.file, row.created) + b"rows")
+    make_ledger(config)
+    renamed = config.model_copy(update={"cluster": config.cluster.model_copy(update={"host": "h1"})})
+    with pytest.raises(ConfigError, match="is of host h0 of the cluster") as refused:
+        make_ledger(renamed)
+    assert refused.value.hint.startswith('Correct [cluster] host = "h0"') and "rebuildledger" not in str(refused.value)
