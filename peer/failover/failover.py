@@ -98,9 +98,11 @@ class TakeWrites(CommitStep[RoleChange]):
         return state.role is Role.ACTIVE and state.epoch >= self.epoch
 
     def execute(self, context: RoleChange) -> None:
-        """Change the role."""
+        """Change the role, unless a third cluster has taken over from the origin since."""
         known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
         assert known is not None, "the step before stored it"
+        if (known.successor, known.epoch) != (context.own, self.epoch):
+            raise SuccessionError(f"{known.successor.name} has taken over from {known.origin.name} since ({known})")
         context.takeover.promote(known)
         context.started_s = time.monotonic()
 

@@ -107,6 +107,20 @@ def test_a_failover_waits_for_the_longest_lease_that_was_asked_for_and_for_drift
     assert west.waited == [pytest.approx(20.2)] and west.role().role is Role.ACTIVE
 
 
+def test_a_failover_does_not_take_writes_when_a_third_cluster_took_over_while_it_waited(
+    west: West, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west.ledger.successions.keep_lease(EAST, 1, 20.0)
+    plan = plan_failover(west.change(), "", force=True, incomplete=True)
+    of_north = Succession(EAST, NORTH, plan.epoch + 4, 7, is_planned=False)
+    waiting = SimpleNamespace(sleep=lambda _: west.ledger.successions.record(of_north))
+    monkeypatch.setattr(lease, "time", waiting)
+    with pytest.raises(StepFailedError, match="north has taken over from east since") as failed:
+        failover(west.change(), plan)
+    assert failed.value.hint.startswith("Begin again: walship ops abandon role --yes")
+    assert west.role().role is Role.STANDBY, "both would be ACTIVE, and under one epoch"
+
+
 def test_a_peer_that_was_not_asked_since_the_other_took_over_does_not_claim_to_stop_it(west: West) -> None:
     west.ledger.successions.keep_lease(EAST, 1, 20.0)
     west.ledger.successions.record(Succession(WEST, EAST, 4, 7, is_planned=False))
