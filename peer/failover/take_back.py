@@ -126,9 +126,8 @@ class TakeBack(CommitStep[RoleChange]):
         return [frame for frame in beyond if (frame.ref.file, frame.ref.begin) not in kept]
 
     def _succession(self, context: RoleChange) -> Succession:
-        known = context.cluster.ledger.successions.known().of(ClusterId.parse(self.origin))
-        assert known is not None, "an earlier step stored it"
-        return known
+        known = context.cluster.ledger.successions.known().all  # a third cluster may have taken over from it since
+        return next(each for each in known if (str(each.origin), each.epoch) == (self.origin, self.epoch))
 
 
 def restated_at(records: Iterable[Quarantined]) -> int:

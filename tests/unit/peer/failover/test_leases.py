@@ -13,10 +13,11 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.failover import lease
-from peer.failover.failover import failover, plan_failover
+from peer.failover.failover import EndOrigin, failover, is_begun, plan_failover
 from peer.failover.lost_writes import discard_refusal
 from peer.failover.role_change import RoleChange
 from peer.status.members import await_writers
+from replication.commit.sequence import CommitSequence
 from replication.config import Config
 from replication.coordination.base import HostRecord
 from replication.coordination.paths import MemberKind
@@ -119,6 +120,17 @@ def test_a_failover_does_not_take_writes_when_a_third_cluster_took_over_while_it
         failover(west.change(), plan)
     assert failed.value.hint.startswith("Begin again: walship ops abandon role --yes")
     assert west.role().role is Role.STANDBY, "both would be ACTIVE, and under one epoch"
+
+
+def test_a_failover_that_is_to_go_on_is_not_forgotten_when_a_third_cluster_took_over_from_the_origin_since(
+    west: West,
+) -> None:
+    context, end = west.change(), EndOrigin(str(EAST), 1003)
+    context.cluster.ledger.steps.put_all([CommitSequence(west.ledger.steps, "west", "role", [end]).stored_form()])
+    west.ledger.successions.record(Succession(EAST, WEST, 1003, 7, is_planned=False))
+    west.ledger.successions.record(Succession(EAST, NORTH, 1007, 8, is_planned=False))
+    plan = plan_failover(context, "east", force=True)
+    assert is_begun(context, plan) and plan.epoch == 1003, "what it has yet to take back would stay in the tables"
 
 
 def test_a_peer_that_was_not_asked_since_the_other_took_over_does_not_claim_to_stop_it(west: West) -> None:

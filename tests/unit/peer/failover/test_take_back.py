@@ -42,3 +42,17 @@ def test_frames_of_a_table_that_was_dropped_meanwhile_need_not_be_taken_back() -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Succession, "leaves_out", lambda *_: True)
         assert TakeBack(str(east), 1003, 5).verify(context)
+
+
+def test_rows_beyond_its_own_cut_are_taken_back_though_a_third_cluster_took_over_from_the_origin_since() -> None:
+    east, west, north = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "north"), 1))
+    known = Succession(east, west, 1003, 7, is_planned=False), Succession(east, north, 1007, 8, is_planned=False)
+    replay = SimpleNamespace(replayers=lambda: ("h0",), quarantined=list)
+    successions = SimpleNamespace(known=lambda: Successions(known))
+    tables = [SimpleNamespace(uuid=UUID(int=9))]
+    cluster = SimpleNamespace(ledger=SimpleNamespace(replay=replay, successions=successions), tables=lambda: tables)
+    beyond = SimpleNamespace(header=SimpleNamespace(table=UUID(int=9)), ref=SimpleNamespace(file=1, begin=2))
+    context: Any = SimpleNamespace(cluster=cluster, beyond=(beyond,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Succession, "leaves_out", lambda succession, _: succession.successor == west)
+        assert not TakeBack(str(east), 1003, 5).verify(context), "else they stay in the tables"
