@@ -158,7 +158,8 @@ def _has_sent_all(context: RoleChange, peer: Peer) -> bool:
     """Whether all that a peer acked before this cluster took over from it is applied, or kept as lost writes."""
     ledger = context.cluster.ledger
     succession = ledger.successions.known().of(peer.cluster)
-    if succession is None or succession.successor != context.own or succession.is_planned:
+    own = (context.own, *ledger.former)  # it may have been restored since it took over
+    if succession is None or succession.successor not in own or succession.is_planned:
         return True
     reached = ledger.time.replicated().get(peer.cluster)
     if reached is None:  # it never sent a closed time; what it sent may not be all

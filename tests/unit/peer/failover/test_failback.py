@@ -164,6 +164,20 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
         assert "1 frame of lost writes" in str(refused.value) and pair.west.role().role is Role.ACTIVE
 
 
+@pytest.mark.parametrize("successor", [WEST, NORTH])  # north: another cluster, which keeps its lost writes
+def test_a_failback_waits_for_lost_writes_also_where_this_cluster_was_restored_since_it_took_over(
+    tmp_path: Path, successor: ClusterId
+) -> None:
+    with role_pair(tmp_path) as pair:
+        pair.write()
+        pair.await_same(pair.east)
+        west, east = pair.west.site.ledger, pair.east.site.ledger.cluster
+        cast(Any, west).former = (WEST,)
+        west.successions.record(Succession(east, successor, 1002, now_us() + 3_600_000_000, is_planned=False))
+        context = pair.west.command()
+        assert returning._has_sent_all(context, Peer("east", "", east)) == (successor == NORTH)
+
+
 def test_a_failback_passes_over_a_table_that_is_dropped_as_its_bootstrap_is_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
