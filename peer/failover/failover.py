@@ -327,8 +327,9 @@ def answer(context: RoleChange, origin: ClusterId) -> Description | None:
 
 def _taken_over(context: RoleChange, origin: ClusterId) -> str:
     """That a third cluster is ACTIVE in the origin's place, as far as is known here; "" when none is."""
-    last = context.cluster.ledger.successions.known().last_of(origin)
-    if last is None or last.successor in (origin, context.own):
+    ledger = context.cluster.ledger
+    last = ledger.successions.known().last_of(origin)
+    if last is None or last.successor in (origin, context.own, *ledger.former):
         return ""
     name = last.successor.name
     return (

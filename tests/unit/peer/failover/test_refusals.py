@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -89,6 +89,16 @@ def test_a_failover_beside_a_third_cluster_that_has_taken_over_is_refused(
     assert plan_failover(change, "east", force=True, incomplete=True).refusals == ()
     known.record(Succession(NORTH, EAST, 1003, 8, is_planned=True))
     assert plan_failover(change, "east", incomplete=True).refusals == (), "east is the one that was ACTIVE last"
+
+
+def test_a_failover_on_a_cluster_whose_former_id_took_over_before_is_not_refused_with_its_own_name(
+    change: RoleChange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing, "answer", lambda *_: None)  # east is lost
+    ledger, former = change.cluster.ledger, ClusterId("west", UUID(int=99))
+    cast(Any, ledger).former = (former,)
+    ledger.successions.record(Succession(EAST, former, 1002, 7, is_planned=False))
+    assert plan_failover(change, "east", incomplete=True).refusals == ()
 
 
 def interrupt(change: RoleChange, patched: pytest.MonkeyPatch) -> StepFailedError:
