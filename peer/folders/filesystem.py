@@ -82,8 +82,8 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
         Raises:
             PeerRefusedError: it refuses the call; with its reason.
             PeerUnavailableError: it does not answer, or stopped in the middle.
-            OSError: its file system's; or its host was restarted since the first call, so that what was written and
-                not synced may be lost.
+            OSError: its file system's; or its host was restarted since the first call, or another one answers, so
+                that what was written and not synced may be lost.
         """
         folders = {path.partition("/")[0] for path in paths}
         if len(folders) != 1 or "" in folders:
@@ -115,9 +115,8 @@ class PeerFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no
     def _replies(self, link: GrpcLink, ask: FileAsk) -> Iterator[SharedEntry | bytes]:
         boot = yield from link.files(ask)
         if boot != self._boots.setdefault(ask.folder, boot) and not ask.call.is_reading:
-            raise OSError(
-                errno.ESTALE, f"{self._peer}'s host was restarted, and may have lost what was written: run it again"
-            )
+            what = f"{self._peer}'s host was restarted, or another of its hosts answers"
+            raise OSError(errno.ESTALE, f"{what}, so what was written may not be there: run it again")
 
     def boot(self, path: str) -> str:
         """The id of the boot of the peer's host, when this first called it."""
