@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 
 from replication import log
 from replication.coordination.base import Public
+from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from replication.core.shipping.chunk import Assignment, Tail
@@ -28,7 +29,7 @@ def ask_who_took_over(
     read_public: Callable[[str], Public],
     learn: Callable[[Succession, ClusterId], None],
 ) -> None:
-    """Ask all peers, at once; those that do not answer in time are left out.
+    """Look in the ledger, then ask all peers, at once; those that do not answer in time are left out.
 
     Of each first the receivers that this cluster last sent to, then those that its ZooKeeper lists: it may have moved,
     or be paused. A tail that a peer refuses later asks it again.
@@ -36,15 +37,13 @@ def ask_who_took_over(
     try:
         if takeover.coordination.role().state.role is not Role.ACTIVE:
             return
+        for each in takeover.ledger.successions.known().all:  # who heard of it may have been killed before it acted
+            learn(each, each.successor)
         peers = takeover.ledger.rules.peers()
-        reads = takeover.coordination.assignments().values()
+        tails = _tails(takeover.coordination)
     except ReplicationError as error:
         _log.warning("peers_not_asked", error=str(error))
         return
-    tails: dict[str, Tail] = {}
-    for read in reads:
-        with suppress(FormatError):  # the master replaces it
-            tails |= {tail.peer: tail for tail in Assignment.decode(read.content).tails}
     own = takeover.ledger.cluster
 
     def receivers(peer: Peer) -> Iterator[str]:
@@ -71,3 +70,12 @@ def ask_who_took_over(
     deadline = time.monotonic() + ASK_S_MAX
     for thread in asking:
         thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _tails(coordination: Coordination) -> dict[str, Tail]:
+    """The tails that were assigned last, by peer."""
+    tails: dict[str, Tail] = {}
+    for read in coordination.assignments().values():
+        with suppress(FormatError):  # the master replaces it
+            tails |= {tail.peer: tail for tail in Assignment.decode(read.content).tails}
+    return tails

@@ -83,6 +83,17 @@ def test_a_peer_whose_receiver_answers_with_anything_is_asked_at_its_next_one_an
     assert asked == ["one:1", "two:2"] and not ended
 
 
+def test_a_cluster_that_was_killed_between_hearing_of_its_succession_and_its_step_down_steps_down_at_its_start(
+    tmp_path: Path,
+) -> None:
+    with closing(Site(tmp_path, "east")) as east, closing(Site(tmp_path, "west")) as west:
+        east.send_to(west)
+        east.ledger.successions.record(Succession(east.cluster, west.cluster, 9, 7, is_planned=False))
+        with east.worker():  # west is away
+            wait_until(lambda: east.coordination.members(MemberKind.WORKERS), what="the worker")
+            assert east.coordination.role().state == RoleState(Role.STANDBY, 9), "before writers find the worker"
+
+
 @pytest.mark.parametrize("was_restored", [True, False])  # False: another cluster had its name before
 def test_a_restored_cluster_that_is_sent_nothing_hears_that_a_peer_took_over_from_its_former_id(
     tmp_path: Path, was_restored: bool
