@@ -24,12 +24,24 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parents[2]
 LOADED = (
     "duckdb",
+    "encodings.idna",
+    "pandas",
+    "peer.client.comparison",
     "peer.client.connect",
+    "peer.tables.kept_reads",
+    "peer.tables.trace",
     "pyarrow.compute",
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyiceberg.catalog.sql",
+    "replication.coordination.zookeeper",
+    "replication.link.grpc_client",
+    "replication.tables.pyiceberg.patches",
     "shell.interactive",
+    *(
+        f"replication.ledger.sql.parts.{file.stem}"
+        for file in (ROOT / "replication/ledger/sql/parts").glob("[a-z]*.py")
+    ),
 )
 _AT_START = ("PYTHONPATH", "TEST_CLOCK")  # what counts only when Python starts
 
@@ -101,6 +113,7 @@ COMMANDS = Commands()
 
 def main(client: int) -> NoReturn:
     """Serve until the other end, from which commands come, is closed."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would not follow a fork
     for name in LOADED:
         importlib.import_module(name)
     from shell.main import make_app
