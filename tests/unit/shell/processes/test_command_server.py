@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -57,10 +59,9 @@ _CLIENT = "import sys; from shell.cli.forwarded import forward; {before}; print(
 _ALONE = "import sys; from shell.main import run; print('code', run(sys.argv[1:]))"
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+def made_home(folder: Path) -> Path:
     """A cluster with one table, in a folder whose path is longer than a socket's address can be."""
-    folder = tmp_path / ("long" * 30) / "east"
+    folder = folder / ("long" * 30) / "east"
     folder.mkdir(parents=True)
     file = folder / "walship.toml"
     file.write_text(config.default_toml("east"))
@@ -73,26 +74,48 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return made_home(tmp_path)
+
+
+@contextmanager
+def supervisor(home: Path, run: str, load: str = "lambda: None") -> Iterator[subprocess.Popen[str]]:
+    """One that answers by a function."""
+    script = _SUPERVISOR.replace("{run}", run).replace("{load}", load)
+    process = subprocess.Popen([sys.executable, "-c", script, str(home / "run")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "listens\n"
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def start(home: Path) -> Iterator[Start]:
     """Starts a supervisor that answers by a function."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as stack:
+        yield lambda *given: stack.enter_context(supervisor(home, *given))
 
-    def starts(run: str, load: str = "lambda: None") -> subprocess.Popen[str]:
-        script = _SUPERVISOR.replace("{run}", run).replace("{load}", load)
-        command = [sys.executable, "-c", script, str(home / "run")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout is not None and process.stdout.readline() == "listens\n"
-        return process
 
-    yield starts
-    for process in started:
-        process.terminate()
-        process.communicate(timeout=60)
+@dataclass(frozen=True)
+class Answered:
+    """A cluster whose supervisor answers verbs."""
+
+    home: Path
+    process: subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answered]:
+    """For tests that change neither the cluster nor the supervisor."""
+    home = made_home(tmp_path_factory.mktemp("answered"))
+    with supervisor(home, "run") as process:
+        yield Answered(home, process)
 
 
 def client(words: Sequence[str], folder: Path, before: str = "0") -> subprocess.CompletedProcess[str]:
@@ -120,18 +143,18 @@ def _ran(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         ["listtables", "--unknown"],
     ],
 )
-def test_a_command_is_answered_as_its_own_process_would(start: Start, home: Path, words: list[str]) -> None:
-    start("run")
-    found, expected = client(words, home.parent), alone(words, home.parent)
+def test_a_command_is_answered_as_its_own_process_would(answered: Answered, words: list[str]) -> None:
+    folder = answered.home.parent
+    found, expected = client(words, folder), alone(words, folder)
     assert "code None" not in found.stdout, found.stderr
     assert (found.stdout, found.stderr) == (expected.stdout, expected.stderr)
 
 
-def test_forks_that_have_answered_leave_nothing_behind(start: Start, home: Path) -> None:
-    process = start("run")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+def test_forks_that_have_answered_leave_nothing_behind(answered: Answered) -> None:
+    pid = answered.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
     for _ in range(3):
-        assert "code 0" in client(["listtables"], home).stdout
+        assert "code 0" in client(["listtables"], answered.home).stdout
     wait_until(lambda: not children.read_text().split(), what="the supervisor to reap its forks")
 
 
@@ -154,9 +177,8 @@ def test_the_environment_of_the_command_counts(start: Start, home: Path, monkeyp
         (["listtables"], "import os; os.geteuid = lambda: 12345"),  # the supervisor is another user's
     ],
 )
-def test_what_the_supervisor_may_not_answer_runs_here(start: Start, home: Path, words: list[str], before: str) -> None:
-    start("run")
-    assert client(words, home, before).stdout == "code None\n"
+def test_what_the_supervisor_may_not_answer_runs_here(answered: Answered, words: list[str], before: str) -> None:
+    assert client(words, answered.home, before).stdout == "code None\n"
 
 
 _OTHER = f"""
@@ -246,7 +268,6 @@ def test_ctrl_c_before_a_command_looks_for_it_ends_it_without_a_traceback(start:
     assert (done.stdout, done.stderr) == ("code 130\n", "")
 
 
-def test_what_a_command_prints_is_json_in_a_pipe_too(start: Start, home: Path) -> None:
-    start("run")
-    lines = client(["listtables", "--json"], home).stdout.splitlines()
+def test_what_a_command_prints_is_json_in_a_pipe_too(answered: Answered) -> None:
+    lines = client(["listtables", "--json"], answered.home).stdout.splitlines()
     assert json.loads(lines[0])[0]["name"] == "ops.flights" and lines[1] == "code 0"
