@@ -39,6 +39,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
 from replication.link.base import Reason, Refusal
 from replication.retries import repeated_on
+from replication.tables.pandas_later import load_pandas_later
 
 _NICE = 10
 _TRIES = 3
@@ -188,6 +189,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 def main() -> None:
     """Run the process."""
     os.nice(_NICE)
+    load_pandas_later()
     log.as_library()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers

@@ -29,7 +29,12 @@ _POLL_S = 0.01
 _PR_SET_NAME = 15
 _DESCRIPTORS_MAX = 1 << 30
 _LOADED = {
-    "": ("shell.processes.roles", "replication.coordination.zookeeper", "replication.ledger.sql.parts.files"),
+    "": (
+        "structlog",
+        "shell.processes.roles",
+        "replication.coordination.zookeeper",
+        "replication.ledger.sql.parts.files",
+    ),
     "master": ("replication.master.loop",),
     "worker": ("replication.worker.loop",),
     "receiver": ("peer.receive.receiver",),

@@ -121,7 +121,9 @@ def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
 def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
     from peer.replay.election import await_election
     from peer.replay.loop import run_replay
+    from replication.tables.pandas_later import load_pandas_later
 
+    load_pandas_later()
     if not config.replay_asks_receivers:
         with _ledger(config) as ledger:
             run_replay(config, ledger, stop, ready)
