@@ -174,6 +174,9 @@ def sql(
 @contextmanager
 def _source(cluster: Cluster) -> Iterator[Cluster | OpenFork]:
     """What is read: the cluster's tables or, in a probe, the fork of the drill that runs it."""
+    from replication.tables.pandas_later import load_pandas_later  # deferred, as are all that load Arrow
+
+    load_pandas_later()
     if not os.environ.get("WALSHIP_DRILL"):
         yield cluster
         return

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from replication.core.rows.escaped import unescaped
 from replication.errors import FormatError, RequestError
+from replication.tables.pandas_later import load_pandas_later
 from shell.cli.invocation import Invocation, TableArgument
 from shell.cli.versions import show_trace
 
@@ -32,6 +33,7 @@ def trace(
     values: Annotated[bool, Option("--values", help="Show the values of each version, too.")] = False,
 ) -> None:
     """Show every version of a key: origin, routes, times, and which one is current."""
+    load_pandas_later()
     with invocation.connect() as (cluster, printer):
         spec = cluster.table(table)
         found = cluster.trace(table, parse_key(spec, key))
