@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from functools import cache
 from pathlib import Path
+from uuid import UUID
 
 import sqlalchemy as sa
+
+from replication.core.ids import ClusterId
+from replication.ledger.sql.ledger import initialise, prepare
+from replication.ledger.sql.store.store import SqlStore
 
 
 def ledger_url(folder: Path) -> str:
@@ -26,3 +35,50 @@ def ledger_url(folder: Path) -> str:
         if not there:
             connection.exec_driver_sql(f"CREATE DATABASE {name}")
     return server.format(database=name)
+
+
+def make_ledger(url: str, cluster: ClusterId) -> None:
+    """What ``initialise`` does. A new file is the copy of one that it has made: that takes a tenth of the time."""
+    file = Path(sa.make_url(url).database or "")
+    if not url.startswith("sqlite:///") or file.exists():
+        initialise(url, cluster)
+        return
+    file.touch(mode=0o600)
+    file.write_bytes(_empty())
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=OFF")
+        _give(connection, cluster)
+
+
+def fill_ledger(store: SqlStore, cluster: ClusterId) -> None:
+    """What ``prepare`` does with a new store in memory, as fast."""
+    with store.read() as connection:
+        driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    with closing(sqlite3.connect(":memory:")) as made:
+        made.deserialize(_empty_in_memory())
+        made.backup(driver)
+    _give(driver, cluster)
+
+
+def _give(connection: sqlite3.Connection, cluster: ClusterId) -> None:
+    connection.execute("UPDATE meta SET value = ? WHERE name = 'cluster'", [str(cluster)])
+
+
+@cache
+def _empty_in_memory() -> bytes:
+    with closing(SqlStore("sqlite://")) as store:
+        prepare(store, ClusterId("made", UUID(int=1)))
+        with store.read() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            return driver.serialize()
+
+
+@cache
+def _empty() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ledger.db"
+        initialise(f"sqlite:///{file}", ClusterId("made", UUID(int=1)))
+        assert [each.name for each in file.parent.iterdir()] == [file.name]
+        return file.read_bytes()

@@ -26,8 +26,8 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.core.rows.batch import LogBatch, encode_payload
 from replication.core.rows.convert import cells, deletes, upserts_from_rows
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
-from replication.ledger.sql.ledger import initialise, open_ledger
-from tests.ledgers import ledger_url
+from replication.ledger.sql.ledger import open_ledger
+from tests.ledgers import ledger_url, make_ledger
 from tests.noted import note_closed
 
 
@@ -36,7 +36,7 @@ def new_ledger(directory: Path, name: str = "east") -> Ledger:
     directory.mkdir(parents=True, exist_ok=True)
     url = ledger_url(directory)
     cluster = ClusterId(name, uuid4())
-    initialise(url, cluster)
+    make_ledger(url, cluster)
     return open_ledger(url)
 
 

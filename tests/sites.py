@@ -43,11 +43,11 @@ from replication.files.base import append
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, Peer, Rule
-from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.ledger import open_ledger
 from replication.worker.loop import Worker
 from replication.writer.wal.durable_length import DurableLength
 from tests.fakes.coordination import MemoryEnsemble
-from tests.ledgers import ledger_url
+from tests.ledgers import ledger_url, make_ledger
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -84,7 +84,7 @@ class Site:
         self.config = configuration.load(None, given, {})
         self.files = LocalFiles()
         self.files.make_directory(str(self.config.data_dir))
-        initialise(self.config.ledger_url, self.cluster)
+        make_ledger(self.config.ledger_url, self.cluster)
         self.ledger = open_ledger(self.config.ledger_url)
         self.ensemble = MemoryEnsemble()
         self.coordination = self.ensemble.connect(self.config.zookeeper_root)

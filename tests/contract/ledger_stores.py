@@ -18,8 +18,9 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayCheckpoint
-from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.ledger import open_ledger
 from tests.fakes.ledger import MemoryLedger
+from tests.ledgers import make_ledger
 
 EAST = ClusterId("east", UUID(int=1))
 WEST = ClusterId("west", UUID(int=2))
@@ -46,7 +47,7 @@ def memory() -> Iterator[Stores]:
 
 @contextmanager
 def at(url: str) -> Iterator[Stores]:
-    initialise(url, WEST)
+    make_ledger(url, WEST)
     opened = [open_ledger(url)]
 
     def another() -> Ledger:

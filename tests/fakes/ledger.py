@@ -11,8 +11,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from replication.core.ids import ClusterId
-from replication.ledger.sql.ledger import SqlLedger, prepare
+from replication.ledger.sql.ledger import SqlLedger
 from replication.ledger.sql.store.store import SqlStore
+from tests.ledgers import fill_ledger
 
 if TYPE_CHECKING:
     _Typed = SqlLedger  # whose parts come from ``__getattr__``
@@ -39,7 +40,7 @@ class MemoryLedger(_Typed):
         self.repeats: Callable[[str], bool] | None = None
         self.cluster = cluster
         store = SqlStore("sqlite://")
-        prepare(store, cluster)
+        fill_ledger(store, cluster)
         self._real = SqlLedger(store, cluster)
         self.former: tuple[ClusterId, ...] = ()
 

@@ -21,10 +21,10 @@ from replication.core.shipping.planner import Limits
 from replication.errors import StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, PeerProgress
-from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.ledger import open_ledger
 from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.master.retire import retire
-from tests.ledgers import ledger_url
+from tests.ledgers import ledger_url, make_ledger
 from tests.waiting import wait_until
 
 EAST, WEST = ClusterId("east", uuid4()), ClusterId("west", uuid4())
@@ -34,7 +34,7 @@ TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, poll_s=0.2)
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     url = ledger_url(tmp_path)
-    initialise(url, EAST)
+    make_ledger(url, EAST)
     opened = open_ledger(url)
     yield opened
     opened.close()
