@@ -142,7 +142,7 @@ class Comparison:
             if file.path == STAGING or file.path.name == STAGING:
                 continue
             if entry.kind is EntryKind.FOLDER:
-                is_entered = conf.recursive and conf.filters.enters(file.path)
+                is_entered = conf.recursive and all(map(conf.filters.enters, (file.path, entry.path or file.path)))
                 if known is not None:
                     named = self._folder_named(file.path)
                     is_entered = self._note(known, file.path, named, is_meant=is_entered) and is_entered

@@ -125,7 +125,7 @@ class ArchivesStore:
             is_taken = is_taken or self._origins.setdefault(stem, file).path != file.path
         if is_taken:
             return Entry(EntryKind.OTHER, None, f"{file.path} is not unpacked: there is another {stem}", file.path)
-        return Entry(EntryKind.FOLDER, replace(file, path=stem, size=0))
+        return Entry(EntryKind.FOLDER, replace(file, path=stem, size=0), path=file.path)
 
     def _extension(self, path: RelativePath) -> str:
         """The longest one that makes it an archive; empty if none does."""

@@ -25,6 +25,7 @@ class Entry:
     """A name in a folder; ``attributes`` of a folder have size 0.
 
     A link and a special file have a ``path`` only. A name that is refused has the reason, and a path for people only.
+    An archive that is a folder has its own ``path``, which filters may exclude, too.
     """
 
     kind: EntryKind

@@ -248,6 +248,22 @@ def test_bombs_are_refused_whole_and_other_files_are_copied(tmp_path: Path, monk
     assert read_tree(tmp_path / "dst") == {"d": b"fine"}
 
 
+def test_an_archive_that_is_excluded_by_its_own_name_is_not_read_and_what_was_unpacked_of_it_stays(
+    tmp_path: Path,
+) -> None:
+    write_tree(tmp_path / "src", {"bad.zip": b"this is no archive", "d": b"fine"})
+    pack(tmp_path / "src/good.zip", {"x": b"one", "y": b"two"})
+    write_tree(tmp_path / "dst", {"bad/x": b"of an earlier run"})
+    counts = unpacked(tmp_path, filters=Filters((FilterRule(False, "bad.zip"),)), delete=True)
+    assert not counts.failures and not counts.deleted
+    assert read_tree(tmp_path / "dst") == {
+        "bad/x": b"of an earlier run",
+        "d": b"fine",
+        "good/x": b"one",
+        "good/y": b"two",
+    }
+
+
 def test_what_is_no_archive_is_cut_short_or_would_hide_another_folder_is_refused(tmp_path: Path) -> None:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
