@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,17 +18,18 @@ from replication.commit.leases import LEASE_S, Leases
 from replication.commit.redo import Redo
 from replication.commit.step import step_from_json
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.configuration import CopyConfiguration, Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
-from replication.datasets.copying.copier import SMALL_BYTES_MAX, FileCopier, ItemCopier
+from replication.datasets.copying.copier import SMALL_BYTES_MAX, FileCopier, ItemCopier, conversions_of
 from replication.datasets.copying.faults import telling_faults
-from replication.datasets.copying.file_sets import FileSet, FileSets
+from replication.datasets.copying.file_sets import FileSet, FileSets, StagedFile
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
 from replication.datasets.copying.staging import LOCK, Staging, job_id, locked, make_state_dir, state_dir
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
+from replication.datasets.copying.transfer import changed
 from replication.datasets.copying.uploading import give_up_all
 from replication.datasets.copying.window import CopyWindow
 from replication.datasets.finders.base import Dataset, DatasetFinder, ListsIntoSink
@@ -293,6 +294,10 @@ class _Run:
 
     def _complete(self, file_set: FileSet) -> None:
         """Publish a file set whose files were all tried; if one failed, the others wait for the next run."""
+        for each in edited(file_set, self._job.source, self._job.target, self._job.configuration):
+            file_set.failed[each.file.destination] = reason = changed(each.file).what
+            file_set.staged.remove(each)
+            self.failed(each.file.destination, reason)
         if file_set.failed:
             self._job.progress.waiting(len(file_set.staged))
             for each in file_set.staged:
@@ -356,6 +361,26 @@ class _Run:
             if len(kept) >= EXTRAS_MAX:
                 raise RequestError(f"more than {EXTRAS_MAX:,} {what}", "Check SRC, or copy its folders one by one")
             kept.append(path)
+
+
+def edited(file_set: FileSet, source: Store, target: Store, conf: CopyConfiguration) -> list[StagedFile]:
+    """Files of this host that were edited since they were read, and whose copies the next run would take for newer."""
+    keeps_times = target.traits.keeps_times and "times" in conf.preserve
+    if keeps_times or conf.compare_content or conf.versions or conf.existing is Existing.OVERWRITE:
+        return []
+    if not (source.traits.is_local and source.traits.has_cheap_status):
+        return []
+    found = []
+    for each in file_set.staged:
+        origin = each.file.origin
+        with suppress(OSError):
+            there = source.status(origin.path)
+            now = there.attributes if there is not None else None
+            if now is None or now.timestamp_ns == origin.timestamp_ns:
+                continue
+            if now.size == origin.size or conversions_of(each.file, conf):  # else its size tells
+                found.append(each)
+    return found
 
 
 def list_into(dataset: Dataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

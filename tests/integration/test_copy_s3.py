@@ -396,3 +396,22 @@ def test_a_name_that_s3fs_takes_for_the_version_of_another_object_replaces_none(
     counts = copy(tmp_path / "src", bucket).run()
     assert bucket.objects() == {"a/day": b"day", "b/day": b"old"}
     assert "?versionId=" in counts.failures["b/day?versionId=2"]
+
+
+def test_a_file_edited_after_it_was_read_is_not_published_as_newer_than_its_source(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    write_tree(tmp_path / "src", {"read first": b"old old old", "read last": b"other"})
+
+    def edit(what: str) -> None:
+        if what == "pipe_file" and not (tmp_path / "edited").exists():
+            (tmp_path / "edited").touch()
+            (tmp_path / "src/read first").write_bytes(b"NEW NEW NEW")
+            threading.Event().wait(1.2)  # S3 tells whole seconds
+
+    counts = copy(tmp_path / "src", bucket, after=edit, files_per_split=1).run()
+    assert counts.failures == {"read first": "read first changed while it was copied"} and not bucket.fs.exists(
+        bucket.at("read first")
+    )
+    assert copy(tmp_path / "src", bucket).run().files_published == 2
+    assert bucket.objects() == read_tree(tmp_path / "src") == {"read first": b"NEW NEW NEW", "read last": b"other"}
