@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 from collections import Counter
@@ -15,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.configuration import CopyConfiguration, Existing
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.job import CopyJob
@@ -415,3 +416,27 @@ def test_a_file_edited_after_it_was_read_is_not_published_as_newer_than_its_sour
     )
     assert copy(tmp_path / "src", bucket).run().files_published == 2
     assert bucket.objects() == read_tree(tmp_path / "src") == {"read first": b"NEW NEW NEW", "read last": b"other"}
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_killed_after_a_converted_file_is_in_place_the_next_run_does_not_take_it_for_what_it_has_replaced(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.stores.s3.PART_BYTES_MIN", 1 << 10)  # a copy of parts has another ETag
+    write_tree(tmp_path / "src", {"a": LARGE})
+    bucket.fs.pipe_file(bucket.at("a.gz"), b"old")
+
+    def dying(what: str) -> None:
+        if what == "delete_objects":
+            raise Killed
+
+    given: dict[str, Any] = {
+        "conversions": ["gzip"],
+        "backup_dir": RelativePath("kept"),
+        "existing": Existing.OVERWRITE,
+    }
+    with pytest.raises(Killed):
+        copy(tmp_path / "src", bucket, dying, **given).run()
+    copy(tmp_path / "src", bucket, **given).finish_earlier()
+    found = bucket.objects()
+    assert gzip.decompress(found["a.gz"]) == LARGE and found["kept/a.gz"] == b"old"

@@ -22,6 +22,7 @@ from replication.errors import ChangedFileError, CopyError, MissingFileError
 
 _LISTED_MIN = 16  # files of one folder; the store is asked for each of fewer ones
 _LISTED_PER_FILE = 10
+_READ_BYTES = 64 << 20
 _R = TypeVar("_R")
 
 
@@ -262,7 +263,7 @@ def _move_file(
         if (staged := target.status(origin)) is None:
             return  # moved by an earlier run; verify looks at what is there
         there = target.status(destination)
-        if there is not None and not _is_copied(staged, there):
+        if there is not None and not _is_copied(target, staged, there):
             if listed is not None and listed.is_changed(there):
                 raise changed(destination)
             if backup is not None:
@@ -276,10 +277,17 @@ def _move_file(
             place(origin, destination)
 
 
-def _is_copied(staged: Entry, there: Entry) -> bool:
+def _is_copied(target: Store, staged: Entry, there: Entry) -> bool:
     """Whether a store, whose moves are copies, has copied a file already, so that it is not what was replaced."""
     one, other = staged.attributes, there.attributes
-    return one is not None and other is not None and bool(one.checksum) and one.checksum == other.checksum
+    if one is None or other is None or one.size != other.size:
+        return False
+    if one.checksum and one.checksum == other.checksum:
+        return True
+    if not target.traits.moves_by_copying or (other.timestamp_ns or 0) < (one.timestamp_ns or 0):
+        return False
+    first, second = (digest_of(target, each.path, one.size, _READ_BYTES) for each in (one, other))
+    return first == second  # a copy of what was sent in parts, or is encrypted, has another checksum
 
 
 def are_made(target: Store, moves: Sequence[Move], *, read: bool, range_bytes: int) -> bool:
