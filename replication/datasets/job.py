@@ -72,6 +72,7 @@ class CopyJob:
         events: where an event for each file and file set goes.
         recorded: the timeline that is told of every file; None for none.
         expected: what the target's files must still be when they are replaced or removed; None does not look.
+        places: what else tells the two stores from others of the same addresses, such as an endpoint.
         retry_suspended: try publications and removals again that failed too often.
         retry_hint: what a person says to have that.
         stopped: ends the run early, when it is set; what is staged stays.
@@ -86,6 +87,7 @@ class CopyJob:
     published: Callable[[FileSet], None] = lambda file_set: None
     events: EventSink | None = None
     recorded: RecordedDataset | None = None
+    places: str = ""
     retry_suspended: bool = False
     expected: Expected | None = None
     retry_hint: str = "--retry-suspended"
@@ -93,8 +95,8 @@ class CopyJob:
 
     @property
     def id(self) -> str:
-        """The same for the same two addresses."""
-        return job_id(self.source.url, self.target.url)
+        """The same for the same two stores."""
+        return job_id(self.source.url, self.target.url + self.places)
 
     @property
     def state_dir(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -20,6 +21,8 @@ from replication.errors import LockedFileError, RequestError, StorageError
 from replication.log import redact
 
 _WALKING = ("folder", "glob", "stream", "table")  # these would find a target in their folder, and copy it into itself
+
+_PLACES = {"account_name", "client_kwargs", "connection_string", "endpoint", "endpoint_url", "host", "port", "profile"}
 
 
 def run_dataset(
@@ -48,6 +51,7 @@ def run_dataset(
             refuse_nested(walked, definition.target, either=configuration.delete and definition.finder == "folder")
         job = CopyJob(source, target, finder, configuration)
         job.recorded = RecordedDataset(definition.timeline, definition.name) if definition.timeline else None
+        job.places = _places(definition)
         number = history.begin(definition.name, source.url, target.url)
         job.published = lambda file_set: history.copied(number, file_set)
         job.retry_hint = f"walship dataset resume {definition.name}"
@@ -68,6 +72,13 @@ def run_dataset(
             error = f"{counted(counts.failed, 'file')} failed; the first: {path}: {reason}"
         history.end(number, definition.name, counts, error)
     return counts
+
+
+def _places(definition: DatasetDefinition) -> str:
+    """The options that say which store has an address, as text; empty if none does."""
+    both = definition.source_options, definition.target_options
+    given = [{name: options[name] for name in sorted(_PLACES & options.keys())} for options in both]
+    return json.dumps(given, default=str) if any(given) else ""
 
 
 @contextmanager

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.declared.definitions import DatasetDefinition
 from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.declared.running import run_dataset
 from replication.datasets.job import CopyJob
+from replication.datasets.stores.open import open_store
 from replication.errors import CopyError, LockedFileError, RequestError, StorageError
-from tests.copying import write_tree
+from tests.copying import Killed, write_tree
 
 
 class Runs:
@@ -84,6 +90,33 @@ def test_a_target_that_a_finder_would_find_is_refused_and_one_beside_what_it_fin
         run_dataset(inner, CopyConfiguration(), runs.history)
     run_dataset(replace(inner, properties={"pattern": "p/*"}), CopyConfiguration(), runs.history)
     assert not runs.history.runs("n", 1)
+
+
+def test_what_a_killed_run_has_begun_is_not_finished_in_another_store_that_has_the_same_address(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write_tree(tmp_path, {"src/a": b"a"})
+    url = f"memory://{uuid4().hex}"
+    first = replace(runs.definition, target=url, target_options={"endpoint_url": "http://one"})
+    with open_store(url) as store:
+        store.write_small(RelativePath("extra"), CopyableFile("", FileAttributes(ROOT, 0), ROOT), b"only there")
+
+        def killed(job: CopyJob) -> CopyCounts:
+            monkeypatch.setattr(job.target, "remove_files", dying)
+            return job.run()
+
+        def dying(paths: Sequence[RelativePath]) -> None:
+            if "extra" in paths:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run_dataset(first, CopyConfiguration(delete=True), runs.history, killed)
+        other = replace(first, name="e", target_options={"endpoint_url": "http://two"})
+        run_dataset(other, CopyConfiguration(), runs.history)
+        assert store.status(RelativePath("extra")) is not None
+        run_dataset(first, CopyConfiguration(), runs.history)
+        assert store.status(RelativePath("extra")) is None
 
 
 def test_a_run_names_the_verb_that_tries_suspended_publications_again(runs: Runs) -> None:
