@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from peer.timeline.listing import FolderListings
 from peer.timeline.remembered import BYTES_MAX
@@ -15,6 +16,7 @@ from peer.timeline.stores.memory import SpillableViews
 from peer.timeline.stores.partition_file import CACHE_BYTES
 from peer.timeline.views import Views
 from replication.config import Config
+from replication.datasets.declared.definitions import DatasetFile
 from replication.errors import LockedFileError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
@@ -34,25 +36,31 @@ def configured_views(config: Config, timeline: RecordedTimeline) -> Views:
         ConfigError: the embedded store needs ``walship[timeline]``.
         LockedFileError: another process has that store open.
     """
-    return _views(config, timeline, config.data_dir / "timeline-views", sys.maxsize)
+    options = DatasetFile(config.datasets_file).target_options
+    return _views(config, timeline, FolderListings(options), config.data_dir / "timeline-views", sys.maxsize)
 
 
 @contextmanager
-def verb_views(config: Config, timeline: RecordedTimeline) -> Iterator[Views]:
-    """The same for a verb, with few partitions in memory: it asks for each once.
+def verb_views(
+    config: Config, timeline: RecordedTimeline, options: Callable[[str, str], Mapping[str, Any]]
+) -> Iterator[Views]:
+    """The same for a verb, with few partitions in memory: it asks for each once, with these options of its store.
 
     While the server has that store open the verb has views of its own, and forgets them.
     """
+    listings = FolderListings(options)
     with ExitStack() as stack:
         try:
-            views = _views(config, timeline, config.data_dir / "timeline-views", _VERB_BYTES)
+            views = _views(config, timeline, listings, config.data_dir / "timeline-views", _VERB_BYTES)
         except LockedFileError:
             folder = stack.enter_context(TemporaryDirectory(prefix="walship-views-"))
-            views = _views(config, timeline, Path(folder), _VERB_BYTES)
+            views = _views(config, timeline, listings, Path(folder), _VERB_BYTES)
         yield stack.enter_context(closing(views))
 
 
-def _views(config: Config, timeline: RecordedTimeline, folder: Path, unspilled_bytes_max: int) -> Views:
+def _views(
+    config: Config, timeline: RecordedTimeline, listings: FolderListings, folder: Path, unspilled_bytes_max: int
+) -> Views:
     """Views in the configured store; one that does not spill takes at most that much memory."""
     spills, given = config.timeline.store == "spillable", config.timeline.memory_bytes_max
     remembered = given // 8 if spills else BYTES_MAX
@@ -66,4 +74,4 @@ def _views(config: Config, timeline: RecordedTimeline, folder: Path, unspilled_b
     else:
         store = SpillableViews(folder / "memory.db", unspilled_bytes_max)
     incremental = config.timeline.incremental
-    return Views(timeline, store, FolderListings(), incremental=incremental, remembered_bytes_max=remembered)
+    return Views(timeline, store, listings, incremental=incremental, remembered_bytes_max=remembered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
@@ -27,18 +28,19 @@ class Listings(Protocol):
 class FolderListings:
     """Lists datasets that are folders of a store that fsspec supports; each folder below the root is a partition.
 
-    ``calls`` counts the folders that it listed.
+    ``calls`` counts the folders that it listed. ``options`` tells those of the store of a dataset and its root.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: Callable[[str, str], Mapping[str, Any]] = lambda dataset, root: {}) -> None:
         self.calls = 0
+        self._options = options
 
     def partitions(self, dataset: str, root: str) -> list[str]:
         """See Listings."""
         found, left = [], [""]
         while left:
             partition = left.pop()
-            entries = self._entries(root, partition)
+            entries = self._entries(dataset, root, partition)
             if any(entry["type"] != "directory" for entry in entries):
                 found.append(partition)
             left += [_below(partition, entry) for entry in entries if entry["type"] == "directory"]
@@ -48,11 +50,11 @@ class FolderListings:
         """See Listings."""
         return [
             FileVersion(partition, _below(partition, entry), int(entry["size"] or 0))
-            for entry in self._entries(root, partition)
+            for entry in self._entries(dataset, root, partition)
             if entry["type"] != "directory"
         ]
 
-    def _entries(self, root: str, partition: str) -> list[dict[str, Any]]:
+    def _entries(self, dataset: str, root: str, partition: str) -> list[dict[str, Any]]:
         if partition and any(part in ("", ".", "..") or "\0" in part for part in partition.split("/")):
             raise RequestError(
                 f"{partition[:300]!r} is not a partition: it leaves the dataset, or is no name of a folder",
@@ -60,8 +62,9 @@ class FolderListings:
             )
         folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
         self.calls += 1
+        options = self._options(dataset, root)
         with driver_errors(f"listing {folder}"):
-            fs, path = opened_root(root)
+            fs, path = opened_root(root, options)
             path = f"{path}/{partition}".rstrip("/")  # a name below may look like an address
             fs.invalidate_cache(path)
             try:
@@ -72,13 +75,16 @@ class FolderListings:
         return [entry for entry in named if entry["type"] in _KINDS or fs.isfile(entry["name"])]
 
 
-def opened_root(root: str) -> tuple[Any, str]:
-    """The driver of fsspec for a dataset's root, and the root's path there."""
+def opened_root(root: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """The driver of fsspec for a dataset's root, opened with ``options``, and the root's path there."""
     import fsspec
 
     if is_local(root):  # else fsspec takes :: for the end of an address
         return fsspec.filesystem("file"), local_path(root).rstrip("/")
-    fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **direct(root))
+    given = {**(options or {}), **direct(root)}
+    if config := (options or {}).get("config_kwargs"):
+        given["config_kwargs"] = {**given["config_kwargs"], **config}
+    fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **given)
     return fs, path.rstrip("/")
 
 

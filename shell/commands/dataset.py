@@ -30,7 +30,7 @@ FileOption = Annotated[
     Path, Option("--file", "-f", metavar="FILE", envvar="WALSHIP_DATASETS", help="Where datasets are declared.")
 ]
 NameArgument = Annotated[str, Argument(metavar="NAME", help="A dataset; see walship dataset list.")]
-_FILE = Path("datasets.toml")
+DATASETS_FILE = Path("datasets.toml")
 _HISTORY = ".db"
 _DIGITS_MAX = 18  # what is longer is no number of an option
 
@@ -100,7 +100,7 @@ def dataset_add(
     source: Annotated[str, Argument(metavar="SRC", help="A folder: a path, a URL, or walship://PEER/FOLDER.")],
     target: Annotated[str, Argument(metavar="DST", help="Where it goes: likewise.")],
     declared: DeclaredOptions,
-    file: FileOption = _FILE,
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Declare a dataset; both stores are asked whether they answer.
 
@@ -146,7 +146,7 @@ def _ask_stores(definition: DatasetDefinition, printer: Printer) -> None:
             printer.note(f"{there.url} is not encrypted on its way, and {origin.url} is")
 
 
-def dataset_list(invocation: Invocation, file: FileOption = _FILE) -> None:
+def dataset_list(invocation: Invocation, file: FileOption = DATASETS_FILE) -> None:
     """List the datasets and how they stand."""
     with _opened(file) as (definitions, history):
         rows = []
@@ -168,7 +168,7 @@ def dataset_list(invocation: Invocation, file: FileOption = _FILE) -> None:
         invocation.printer.rows(rows, empty="no datasets; see walship dataset add")
 
 
-def dataset_show(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_show(invocation: Invocation, name: NameArgument, file: FileOption = DATASETS_FILE) -> None:
     """Show a dataset; of its stores' options only those that name a variable of the environment."""
     from replication.datasets.declared.definitions import specification
 
@@ -183,7 +183,7 @@ def dataset_run(
     every: Annotated[
         str, Option("--every", metavar="AGE", help="Repeat, waiting this long after each pass, such as 30s.")
     ] = "",
-    file: FileOption = _FILE,
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Run datasets, one after the other; one that fails stops no other. Exits with 12 if one failed."""
     from replication.datasets.declared.schedule import DatasetSchedule
@@ -258,21 +258,21 @@ def _run_one(definition: DatasetDefinition, history: DatasetHistory, printer: Pr
     print_counts(ran[0], printer, definition.name)
 
 
-def dataset_pause(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_pause(invocation: Invocation, name: NameArgument, file: FileOption = DATASETS_FILE) -> None:
     """Refuse runs of a dataset until resume."""
     with _opened(file) as (definitions, history):
         history.pause(definitions.get(name).name)
         invocation.printer.value({"dataset": name, "state": "paused"}, f"dataset {name} is paused")
 
 
-def dataset_resume(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_resume(invocation: Invocation, name: NameArgument, file: FileOption = DATASETS_FILE) -> None:
     """Allow runs of a dataset that is paused, or was suspended since it failed too often."""
     with _opened(file) as (definitions, history):
         history.resume(definitions.get(name).name)
         invocation.printer.value({"dataset": name, "state": "active"}, f"dataset {name} is active")
 
 
-def dataset_remove(invocation: Invocation, name: NameArgument, file: FileOption = _FILE) -> None:
+def dataset_remove(invocation: Invocation, name: NameArgument, file: FileOption = DATASETS_FILE) -> None:
     """Remove a dataset's declaration; what was copied and the history stay.
 
     The file is written anew, without its comments.
@@ -289,7 +289,7 @@ def dataset_history(
         str, Option("--path", metavar="FILE", help="When this file was copied, from where and by whom.")
     ] = "",
     limit: Annotated[int, Option("--limit", metavar="N", min=1, help="Print at most this many rows.")] = 20,
-    file: FileOption = _FILE,
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Show a dataset's runs, or the copies of one file. Both are kept for 365 days."""
     with _opened(file) as (definitions, known):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -15,6 +16,7 @@ from replication.errors import RequestError
 from shell.cli.interrupting import leaving_on_interrupt
 from shell.cli.invocation import Invocation
 from shell.cli.render import bytes_text, moment_text
+from shell.commands.dataset import DATASETS_FILE
 
 if TYPE_CHECKING:
     from peer.timeline.upkeep import DatasetUpkeep
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 
 _CHECK_S = 0.5
 
+FileOption = Annotated[
+    Path,
+    Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        envvar="WALSHIP_DATASETS",
+        help="Where the dataset is declared, if its target needs options such as an endpoint or a password.",
+    ),
+]
 DatasetArgument = Annotated[str, Argument(metavar="DATASET", help="As timeline list names it.")]
 
 
@@ -76,15 +88,17 @@ def timeline_files(
             help="As this instant left them, by the column completed of timeline list; the newest otherwise.",
         ),
     ] = None,
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """List the files of a dataset that a reader sees, now or as of an instant."""
     from peer.timeline.configured import configured_timeline, verb_views
+    from replication.datasets.declared.definitions import DatasetFile
 
     config = invocation.config()
     timeline = configured_timeline(config)
     _refuse_table(config, timeline, dataset)
     invocation.call_peers(timeline.state().roots.get(dataset, ""))
-    with verb_views(config, timeline) as views:
+    with verb_views(config, timeline, DatasetFile(file).target_options) as views:
         instant = views.sync().instant if as_of is None else as_of
         rows = (
             {
@@ -128,6 +142,7 @@ def timeline_clean(
         str, Option("--keep-age", metavar="AGE", help="Keep versions visible within this time, such as 12h.")
     ] = "",
     every: Annotated[bool, Option("--all", help="Look at every partition, not only at those that changed.")] = False,
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Delete old versions of a dataset's files; what readers hold stays."""
     from replication.core.timeline.cleaning import KeepPolicy
@@ -136,7 +151,7 @@ def timeline_clean(
     if bool(keep_versions) == bool(keep_age):
         raise RequestError("--keep-versions or --keep-age is missing, or both are given", "Give one of them")
     since = (time.time_ns() - age_ns(keep_age)) // 1000 if keep_age else None
-    with _upkeep(invocation, dataset) as upkeep:
+    with _upkeep(invocation, dataset, file) as upkeep:
         done = upkeep.clean(KeepPolicy(keep_versions, since), every=every)
     _print_deleted(invocation, dataset, done)
 
@@ -147,9 +162,10 @@ def timeline_rollback(
     instants: Annotated[
         list[int], Argument(metavar="INSTANT…", help="As the column completed of timeline list has them.")
     ],
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Undo instants of a dataset: their files are deleted, and those that they replaced are seen again."""
-    with _upkeep(invocation, dataset) as upkeep:
+    with _upkeep(invocation, dataset, file) as upkeep:
         done = upkeep.rollback(instants)
     _print_deleted(invocation, dataset, done)
 
@@ -161,9 +177,10 @@ def timeline_restore(
         int,
         Argument(metavar="INSTANT", help="As the column completed of timeline list has it; all later ones are undone."),
     ],
+    file: FileOption = DATASETS_FILE,
 ) -> None:
     """Put a dataset back to what it was at an instant."""
-    with _upkeep(invocation, dataset) as upkeep:
+    with _upkeep(invocation, dataset, file) as upkeep:
         done = upkeep.restore(instant)
     _print_deleted(invocation, dataset, done)
 
@@ -177,17 +194,21 @@ def _print_deleted(invocation: Invocation, dataset: str, done: Instant | None) -
 
 
 @contextmanager
-def _upkeep(invocation: Invocation, dataset: str) -> Iterator[DatasetUpkeep]:
+def _upkeep(invocation: Invocation, dataset: str, file: Path) -> Iterator[DatasetUpkeep]:
     from peer.timeline.configured import configured_timeline, verb_views
     from peer.timeline.upkeep import DatasetUpkeep
+    from replication.datasets.declared.definitions import DatasetFile
+    from replication.datasets.stores.open import open_store
     from replication.timeline.holds import TimelineHolds
 
     config = invocation.config()
     timeline = configured_timeline(config)
     _refuse_table(config, timeline, dataset)
     invocation.call_peers(timeline.state().roots.get(dataset, ""))
-    with verb_views(config, timeline) as views:
-        yield DatasetUpkeep(dataset, timeline, views, TimelineHolds(config.timeline_url))
+    options = DatasetFile(file).target_options
+    with verb_views(config, timeline, options) as views:
+        holds = TimelineHolds(config.timeline_url)
+        yield DatasetUpkeep(dataset, timeline, views, holds, lambda root: open_store(root, options(dataset, root)))
 
 
 def _refuse_table(config: Config, timeline: RecordedTimeline, name: str) -> None:

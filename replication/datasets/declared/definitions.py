@@ -95,6 +95,13 @@ class DatasetFile:
                 return each
         raise RequestError(f"there is no dataset {name} in {self.path}", "See walship dataset list")
 
+    def target_options(self, name: str, root: str) -> dict[str, Any]:
+        """The options of the target of a dataset, if it goes to ``root``. ConfigError as ``all`` and ``resolved``."""
+        for each in self.all() if not is_local(root) else ():  # which needs none
+            if each.name == name and redact(each.target.rstrip("/")) == root:
+                return resolved(each.target_options)
+        return {}
+
     def add(self, definition: DatasetDefinition) -> None:
         """Add a definition, durably; RequestError if there is one of that name, or it does not fit."""
         self._with(definition)  # what is refused leaves no lock file

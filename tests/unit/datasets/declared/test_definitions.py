@@ -140,3 +140,11 @@ def test_what_is_refused_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="there is a dataset d already"):
         file.add(defined("d"))
     assert list(tmp_path.iterdir()) == [file.path]
+
+
+def test_a_file_that_cannot_be_read_is_not_asked_for_options_of_a_folder_of_this_host(tmp_path: Path) -> None:
+    (tmp_path / "datasets.toml").write_text("[dataset")
+    file = DatasetFile(tmp_path / "datasets.toml")
+    assert file.target_options("lake", tmp_path.as_uri()) == {}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        file.target_options("lake", "s3://lake/in")
