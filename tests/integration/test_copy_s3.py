@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import threading
 from collections import Counter
@@ -16,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from replication.core.copying.configuration import CopyConfiguration, Existing
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.job import CopyJob
@@ -397,46 +396,3 @@ def test_a_name_that_s3fs_takes_for_the_version_of_another_object_replaces_none(
     counts = copy(tmp_path / "src", bucket).run()
     assert bucket.objects() == {"a/day": b"day", "b/day": b"old"}
     assert "?versionId=" in counts.failures["b/day?versionId=2"]
-
-
-def test_a_file_edited_after_it_was_read_is_not_published_as_newer_than_its_source(
-    bucket: Bucket, tmp_path: Path
-) -> None:
-    write_tree(tmp_path / "src", {"read first": b"old old old", "read last": b"other"})
-
-    def edit(what: str) -> None:
-        if what == "pipe_file" and not (tmp_path / "edited").exists():
-            (tmp_path / "edited").touch()
-            (tmp_path / "src/read first").write_bytes(b"NEW NEW NEW")
-            threading.Event().wait(1.2)  # S3 tells whole seconds
-
-    counts = copy(tmp_path / "src", bucket, after=edit, files_per_split=1).run()
-    assert counts.failures == {"read first": "read first changed while it was copied"} and not bucket.fs.exists(
-        bucket.at("read first")
-    )
-    assert copy(tmp_path / "src", bucket).run().files_published == 2
-    assert bucket.objects() == read_tree(tmp_path / "src") == {"read first": b"NEW NEW NEW", "read last": b"other"}
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_killed_after_a_converted_file_is_in_place_the_next_run_does_not_take_it_for_what_it_has_replaced(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("replication.datasets.stores.s3.PART_BYTES_MIN", 1 << 10)  # a copy of parts has another ETag
-    write_tree(tmp_path / "src", {"a": LARGE})
-    bucket.fs.pipe_file(bucket.at("a.gz"), b"old")
-
-    def dying(what: str) -> None:
-        if what == "delete_objects":
-            raise Killed
-
-    given: dict[str, Any] = {
-        "conversions": ["gzip"],
-        "backup_dir": RelativePath("kept"),
-        "existing": Existing.OVERWRITE,
-    }
-    with pytest.raises(Killed):
-        copy(tmp_path / "src", bucket, dying, **given).run()
-    copy(tmp_path / "src", bucket, **given).finish_earlier()
-    found = bucket.objects()
-    assert gzip.decompress(found["a.gz"]) == LARGE and found["kept/a.gz"] == b"old"
