@@ -119,8 +119,8 @@ def _ledger_url(value: str, info: ValidationInfo) -> str:
 
 
 def _store_url(value: str) -> str:
-    if value and not re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*://.|file:///.", value):
-        raise ValueError(f"{value!r} is not the address of a store, such as s3://bucket/walship or file:///mnt/walship")
+    if value and not re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]*://(?!.*::).|file:///.", value):
+        raise ValueError(f"{value!r} is not the address of a store, such as s3://bucket/walship or file:///x; no ::")
     return value
 
 

@@ -55,7 +55,16 @@ def test_the_place_of_tables_and_instants_is_an_address_or_it_would_count_from_w
             configuration.load(None, {"cluster": {"name": "east"}, section: {key: place}}, {})
 
 
-@pytest.mark.parametrize("url", ["", "file:///mnt/store", "s3://bucket", "hdfs://name:9000/x", "memory:///tmp/store"])
+@pytest.mark.parametrize("url", ["s3://bucket/in::x", "memory://spill::x", "hdfs://[::1]:9000/x"])
+def test_a_store_for_spilled_files_is_not_cut_or_they_would_be_written_where_nobody_reads_them(url: str) -> None:
+    given = {"cluster": {"name": "east"}, "master": {"spill_url": url}}
+    with pytest.raises(ConfigError, match="is not the address of a store, .* no ::"):
+        configuration.load(None, given, {})
+
+
+@pytest.mark.parametrize(
+    "url", ["", "file:///mnt/st::re", "file:///mnt/store", "s3://bucket", "hdfs://name:9000/x", "memory:///tmp/store"]
+)
 def test_any_store_that_a_driver_knows_may_be_named(url: str) -> None:
     assert (
         configuration.load(None, {"cluster": {"name": "east"}, "master": {"spill_url": url}}, {}).master.spill_url
