@@ -8,7 +8,7 @@ from pathlib import Path
 from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
 from replication import log
-from replication.core.ids import FileId
+from replication.core.ids import FileId, StreamId
 from replication.files.frames import save_frame
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined, Replay
@@ -43,7 +43,8 @@ class Quarantine:
         copy = save_frame(LocalFiles(), str(self._directory), frame.file, frame.begin, content)
         at = now_us()
         place = (frame.file, frame.begin, frame.end, frame.table)
-        self._ledger.quarantine(Quarantined(*place, reason, copy, at, succession=succession))
+        stream = StreamId(frame.wal, frame.table, frame.group)
+        self._ledger.quarantine(Quarantined(*place, reason, copy, at, succession=succession), (stream, frame.sequence))
         self._held.add((frame.file, frame.begin))
         report = partial(_log.warning, "lost_write_kept") if succession else partial(_log.error, "frame_quarantined")
         report(

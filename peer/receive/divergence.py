@@ -63,5 +63,6 @@ def quarantine_diverged(
     reason = (
         f"{_REASON} sequence {claim.sequence} of {claim.stream} is claimed with another hash by {divergence.held_by}"
     )
-    ledger.replay.quarantine(Quarantined(file, claim.begin, claim.end, claim.stream.table, reason, path, now))
+    frame_of_file = Quarantined(file, claim.begin, claim.end, claim.stream.table, reason, path, now)
+    ledger.replay.quarantine(frame_of_file, (claim.stream, claim.sequence))
     _log.error("frame_diverged", file=str(file), begin=claim.begin, end=claim.end, stream=str(claim.stream), copy=path)

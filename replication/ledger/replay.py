@@ -8,7 +8,7 @@ from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges
-from replication.core.ids import FileId
+from replication.core.ids import FileId, StreamId
 from replication.ledger.files import FileRow
 from replication.ledger.registration import Claim
 
@@ -99,8 +99,11 @@ class Replay(Protocol):
     def last_report(self) -> str:
         """The last report; "" when replay never ran."""
 
-    def quarantine(self, frame: Quarantined) -> None:
-        """Record a quarantined frame; it counts as applied."""
+    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int] | None = None) -> None:
+        """Record a quarantined frame; it counts as applied.
+
+        ``sequence`` is the frame's. None stands for all that one registration claimed there, also of other frames.
+        """
 
     def quarantined(self) -> list[Quarantined]:
         """All quarantined frames, discarded ones included."""

@@ -146,3 +146,23 @@ def test_one_of_two_frames_discarded_leaves_the_other_holding(ledger: Ledger, ro
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 0
     ledger.replay.discard(route.file, later, 99)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
+
+
+def test_only_the_frame_itself_is_kept_out_of_those_that_came_in_one_message(ledger: Ledger) -> None:
+    flights = table(groups=True)
+    ledger.tables.create(flights)
+    first, second = (stream(flights, wal(), group) for group in ("first", "second"))
+    ledger.landing.declare_routes([InboundRoute(EAST, flights.uuid, s.group, 1) for s in (first, second)])
+    route = Route(ledger)
+    one, other = claims(first, 0, 3, 0), claims(second, 0, 2, 0)
+    route.land((one[0], other[0], one[1], other[1], one[2]))
+    at = HEADER + 2 * FRAME
+    bad = Quarantined(route.file, at, at + FRAME, flights.uuid, "unknown schema", "/q/1", 7)
+    ledger.replay.quarantine(bad, (first, 1))
+    assert not ledger.time.reached({second: 1})[second].applied
+    applied(ledger, flights, {route.file: route.at})
+    for _ in range(2):
+        assert ledger.time.reached({first: 0})[first] == Reach(True, True, True)
+        assert ledger.time.reached({second: 1})[second] == Reach(True, True, True)
+        assert not ledger.time.reached({first: 2})[first].visible
+        ledger.replay.discard(route.file, at, 99)

@@ -222,3 +222,17 @@ def test_a_lost_write_is_left_to_lostwrites(world: World, capsys: pytest.Capture
         assert world.walship("quarantine", *verb) == 4
         told = capsys.readouterr().err
         assert "lost write" in told and "walship lostwrites merge" in told and world.held() == [lost]
+
+
+def test_rows_that_came_with_a_quarantined_frame_are_visible(world: World) -> None:
+    spec = keyed("ops.u")
+    world.ledger.tables.create(spec)
+    stream = StreamId(world.wal.row.file, spec.uuid, "default")
+    world.wal.upsert(spec, [{"k": "a", "v": 1}])
+    world.wal.frame(spec.uuid, "default", spec.versions["default"].hash, b"no record batch", 1)
+    world.wal.register(closed=world.wal.now)
+    world.replay(knows_schema=True)
+    assert [frame.table for frame in world.held()].count(spec.uuid) == 1
+    assert read(world.tables, spec).read_all().to_pylist() == [{"k": "a", "v": 1}]
+    assert world.ledger.time.reached({stream: 0})[stream].visible
+    assert not world.ledger.time.reached({stream: 1})[stream].visible

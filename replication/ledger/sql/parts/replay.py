@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import FileId
+from replication.core.ids import FileId, StreamId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
 from replication.ledger.sql.queries.claims import claim_rows, join_claims
 from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
@@ -206,7 +206,7 @@ class SqlReplay:
     def last_report(self) -> str:
         return self._store.meta(_REPORT) or ""
 
-    def quarantine(self, frame: Quarantined) -> None:
+    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int] | None = None) -> None:
         of_frame = (
             sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
             .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
@@ -218,6 +218,13 @@ class SqlReplay:
                 ~_c.divergent,
             )
         )
+        if sequence is not None:  # rows claim all frames of a message, and between them lie those of other groups
+            stream, n = sequence
+            of_frame = (
+                of_frame.with_only_columns(_c.stream_id, sa.literal(n), sa.literal(n + 1))
+                .where(_s.wal == str(stream.wal), _s.table_group == stream.group)
+                .where(_c.seq_begin <= n, _c.seq_end > n)
+            )
         with self._store.write() as connection:
             held = [list(row) for row in connection.execute(of_frame)]
             row = {"file": str(frame.file), "table_uuid": str(frame.table), "held": json.dumps(held), "discarded": 0}
