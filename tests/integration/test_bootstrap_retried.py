@@ -6,13 +6,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 
+from peer.repair.salvage import salvage
 from peer.replay import bootstraps, held_tables
-from replication.core.ids import StreamId
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import StorageError
+from replication.ledger.base import FileKind, Landed
 from tests.bootstrap_pair import Pair, ids
+from tests.bootstrap_pair import bootstraps as bootstraps_of
+from tests.contract.ledger_stores import FRAME, claims
+from tests.sites import site_of
 from tests.waiting import wait_until
 
 
@@ -58,5 +65,41 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
             pair.west.replayer.round()
         assert ids(pair.west, pair.spec) == list(range(100, 105))
     clock[0] += 60.0
+    pair.finish()
+    pair.level()
+
+
+def test_a_bootstrap_of_another_history_says_how_it_is_given_up_and_then_a_later_one_is_taken(pair: Pair) -> None:
+    pair.write(0, 10)
+    stream, source = StreamId(pair.wal.file, pair.spec.uuid, "default"), FileId(ClusterId("north", uuid4()), "h0", 0)
+    west, end = pair.west, FILE_HEADER_BYTES + FRAME
+    west.ledger.tables.create(pair.spec)
+    landing = str(west.config.landing_dir)
+    astray = west.ledger.files.allocate("h0", FileKind.LANDING, landing, west.boot, source=source).file
+    at = (FILE_HEADER_BYTES, end)
+    others = claims(stream, 0, 1, FILE_HEADER_BYTES, "astray")
+    west.ledger.registration.register([Landed(astray, *at, source, *at, others)])
+    pair.begin()
+    pair.connect()
+    told: dict[str, str] = {}
+
+    def refused() -> bool:
+        pair.east.keeper.run_once()
+        told.update(west.replayer.round().held)
+        return "another history" in told.get(pair.spec.name, "")
+
+    wait_until(refused, what="the bootstrap to be refused", timeout_s=30)
+    (first,) = bootstraps_of(west)
+    assert f"walship wal salvage {first.file.local} --yes" in told[pair.spec.name]
+    pair.east.ledger.rules.disable("west", pair.spec.uuid, ["default"], pair.east.term)
+    pair.east.coordination.announce()
+    west.ledger.files.close(astray, end)
+    wait_until(
+        lambda: all(row.closed for row in bootstraps_of(west)), what="the landing file to be closed", timeout_s=30
+    )
+    for file in (first.file, astray):
+        salvage(site_of(west), file)
+    west.restart()
+    pair.begin()
     pair.finish()
     pair.level()

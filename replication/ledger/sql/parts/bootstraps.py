@@ -160,7 +160,7 @@ class SqlBootstraps:
             rows_to_add: list[dict[str, object]] = []
             lost = acknowledged(connection).get((coverage.table, coverage.group), {})
             for stream, intervals in wanted.items():
-                pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()))
+                pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()), file)
                 if stream.wal.cluster == self._cluster:
                     gaps = lost.get(stream.wal, Ranges())
                     pieces = [part for piece in pieces for part in piece.within(gaps)]
@@ -247,7 +247,7 @@ def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
     return tuple(joined)
 
 
-def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
+def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval], file: FileId) -> list[Interval]:
     """The parts of ``wanted`` outside ``held``, with the hashes at their ends; DivergenceError on a contradiction.
 
     Both ascend; a sender may name very many, while the ledger is locked.
@@ -261,7 +261,8 @@ def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Inte
             if at is not None:
                 raise DivergenceError(
                     f"a bootstrap has another history of {stream}, from sequence {at} or earlier",
-                    "Find out which cluster has the right history: walship verify",
+                    "Find out which cluster has the right history: walship verify. If it is this one, end the bootstrap"
+                    f" there (disablereplication), then give it up here: walship wal salvage {file.local} --yes",
                 )
         spans = Ranges.union_of((near.begin, near.end) for near in around)
         after = {near.end: near.last for near in around}
