@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replication.core.coverage import Ranges
@@ -185,6 +187,24 @@ def test_a_dropped_table_keeps_its_rules_until_its_peers_have_what_was_written_t
     assert [rule.peer for rule in sending.rules.end_of_dropped(term)] == ["north"]
     assert sending.rules.all() == [] == sending.rules.end_of_dropped(term)
     assert {row.file for row in sending.files.retirable("h0")} == {grown.file, written.file}
+
+
+def test_a_table_that_its_peer_refuses_keeps_no_rule_of_a_dropped_one(sending: Ledger) -> None:
+    enable(sending)
+    sending.rules.enable("north", WEATHER.uuid, ["default"], "ops.weather", 0)
+    file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    end, between = HEADER + 3 * FRAME, (HEADER + FRAME, HEADER + 2 * FRAME)
+    first, last = claims(stream(FLIGHTS, file), 0, 2, HEADER)
+    (other,) = claims(stream(WEATHER, file), 0, 1, between[0])
+    last = replace(last, begin=between[1], end=end)
+    sending.registration.register_own(file, HEADER, end, (first, other, last))
+    sending.tables.drop(FLIGHTS.uuid)
+    sending.time.raise_closed("h0", {}, LATER)
+    shipped, withheld = Ranges.of((HEADER, between[0]), (between[1], end)), {WEATHER.uuid: Ranges.of(between)}
+    sending.files.record([PeerProgress(file, "north", shipped.within(0, between[0]), HEADER, withheld=withheld)])
+    assert sending.rules.end_of_dropped(0) == []
+    sending.files.record([PeerProgress(file, "north", shipped, HEADER)])
+    assert [rule.table for rule in sending.rules.end_of_dropped(0)] == [FLIGHTS.uuid]
 
 
 def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None:

@@ -37,7 +37,7 @@ from replication.ledger.sql.store.store import rows_in
 from replication.wall_clock import now_us
 
 _c, _f, _s, _t, _route = (t.c for t in (schema.claims, schema.files, schema.streams, schema.tables, schema.routes))
-_p, _begins = sending.progress.c, sending.rule_begins.c
+_p, _begins, _withheld = sending.progress.c, sending.rule_begins.c, sending.withheld.c
 _e, _peer, _rule, _required_from = (
     t.c for t in (sending.ended_rules, sending.peers, sending.rules, sending.required_from)
 )
@@ -195,10 +195,13 @@ class MissingSequences:
 
 
 def lacking(connection: Connection, rule: Any) -> MissingSequences:
-    """The registered sequences that the peer of a row of ``rules`` requires and is not known to have durable."""
+    """The registered sequences that the peer of a row of ``rules`` requires and is not known to have durable.
+
+    Rows of claims may span bytes of other tables, also withheld ones.
+    """
     to = ClusterId.parse(connection.execute(sa.select(_peer.cluster).where(_peer.name == rule.peer)).scalar_one())
     of_claim = (_s.wal, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
-    of_file = (_f.source, _f.created, _p.shipped, _p.commit, _begins.begin)
+    of_file = (_f.id, _f.source, _f.created, _p.shipped, _p.commit, _begins.begin)
     wanted = (
         sa.select(*of_claim, *of_file)
         .select_from(
@@ -211,12 +214,16 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
     )
     begun = sa.select(_required_from.wal, _required_from.sequence).where(_required_from.rule_id == rule.id)
     required_from = {row.wal: int(row.sequence) for row in connection.execute(begun)}
+    of_others = sa.select(_withheld.file_id, _withheld.ranges).where(_withheld.table_uuid != rule.table_uuid)
+    beside = Ranges.by_key(
+        (key, span) for key, spans in connection.execute(of_others) for span in Ranges.from_json(spans)
+    )
     first: dict[FileId, int] = {}
     since = 0
-    for wal, seq_begin, seq_end, begin, end, source, created, shipped, commit, start in connection.execute(wanted):
+    for wal, seq_begin, seq_end, begin, end, key, source, created, shipped, commit, start in connection.execute(wanted):
         if seq_end <= required_from.get(wal, 0) or (source is not None and file_id(source).cluster == to):
             continue
-        durable = Ranges() if shipped is None else Ranges.from_json(shipped)
+        durable = (Ranges() if shipped is None else Ranges.from_json(shipped)).union(beside.get(key, Ranges()))
         low = max(begin, FILE_HEADER_BYTES if start is None else start)
         if durable.contains(low, end):
             continue
