@@ -166,3 +166,20 @@ def test_only_the_frame_itself_is_kept_out_of_those_that_came_in_one_message(led
         assert ledger.time.reached({second: 1})[second] == Reach(True, True, True)
         assert not ledger.time.reached({first: 2})[first].visible
         ledger.replay.discard(route.file, at, 99)
+
+
+def test_a_frame_of_another_history_holds_no_frames_beside_it(ledger: Ledger) -> None:
+    flights = table(groups=True)
+    ledger.tables.create(flights)
+    first, second = (stream(flights, wal(), group) for group in ("first", "second"))
+    ledger.landing.declare_routes([InboundRoute(EAST, flights.uuid, s.group, 1) for s in (first, second)])
+    route, other = Route(ledger), Route(ledger, source=wal(1))
+    route.land(claims(first, 0, 1, 0))
+    beside = claims(second, 0, 2, 0)
+    (found,) = ledger.registration.register([other.group((beside[0], *claims(first, 0, 1, 0, "astray"), beside[1]))])
+    at = found.claim.begin
+    bad = Quarantined(other.file, at, at + FRAME, flights.uuid, "divergence", "/q/1", 7)
+    ledger.replay.quarantine(bad, (first, 0))
+    applied(ledger, flights, {route.file: route.at, other.file: other.at})
+    note_closed(ledger, EAST, ClosedNotice(10, ((first, 0), (second, 1))))
+    assert ledger.time.replicated(flights.uuid)[EAST].t == 10

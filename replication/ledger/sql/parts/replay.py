@@ -221,7 +221,7 @@ class SqlReplay:
         if sequence is not None:  # rows claim all frames of a message, and between them lie those of other groups
             stream, n = sequence
             of_frame = (
-                of_frame.with_only_columns(_c.stream_id, sa.literal(n), sa.literal(n + 1))
+                of_frame.with_only_columns(_c.stream_id, *(sa.literal(at, sa.BigInteger) for at in (n, n + 1)))
                 .where(_s.wal == str(stream.wal), _s.table_group == stream.group)
                 .where(_c.seq_begin <= n, _c.seq_end > n)
             )
