@@ -34,6 +34,8 @@ class PeerReading:
 class PeerReader:
     """Reads the public parts of peers in a few threads of its own, each address at most once at a time.
 
+    Peers that could not be read last time have other threads, so that many of them hold up none that answers.
+
     Args:
         read_public: reads a public part from ``host:port[,…]/root`` with a short timeout. Any error is a failure of
             the peer.
@@ -52,6 +54,7 @@ class PeerReader:
         self._known: dict[str, PeerReading] = {}
         self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-reader")
+        self._retries = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-retry")
 
     def poll(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
         """Return the last reading of each peer, by name, and start readings that are due. Never waits.
@@ -72,7 +75,9 @@ class PeerReader:
             self._known[peer.name] = known
             due_s = known.backoff.until_s if known.public is None else known.read_s + self._poll_s
             if (peer.name, peer.zookeepers) not in self._under_way and now_s >= due_s:
-                reading = self._threads.submit(self._read_public, peer.zookeepers)
+                has_failed = known.public is None and known.backoff.failures  # many such would hold up all others
+                threads = self._retries if has_failed else self._threads
+                reading = threads.submit(self._read_public, peer.zookeepers)
                 self._under_way[peer.name, peer.zookeepers] = reading
                 reading.add_done_callback(partial(self._tell, known.public))
         wanted = {(peer.name, peer.zookeepers) for peer in peers}
@@ -81,7 +86,8 @@ class PeerReader:
 
     def close(self) -> None:
         """Join the threads; waits for readings in progress, which have their own timeout."""
-        self._threads.shutdown(cancel_futures=True)
+        for threads in (self._threads, self._retries):
+            threads.shutdown(cancel_futures=True)
 
     def _collect(self, peer: Peer, known: PeerReading, now_s: float) -> PeerReading:
         reading = self._under_way.get((peer.name, peer.zookeepers))

@@ -89,6 +89,20 @@ def test_a_peer_that_hangs_holds_up_neither_the_caller_nor_another_peer(
     assert elsewhere.readings.count(west.zookeepers) == 1, "one reading at a time"
 
 
+def test_many_peers_that_are_away_hold_up_none_that_answers(elsewhere: Elsewhere, reader: PeerReader) -> None:
+    south, away = peer(SOUTH), [peer(ClusterId(f"away{n}", uuid4())) for n in range(8)]
+    elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ("s:1",))
+    poll_until(
+        lambda: reader.poll([*away, south], NOBODY, 0.0),
+        lambda known: bool(known["south"].public) and all(known[each.name].backoff.failures for each in away),
+    )
+    elsewhere.hanging.update((each.zookeepers, threading.Event()) for each in away)
+    elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ("s:2",))
+    reader.poll([*away, south], NOBODY, 5.0)
+    reading = reader._under_way["south", south.zookeepers]
+    assert reading.result(5).receivers == ("s:2",)
+
+
 def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
     elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
