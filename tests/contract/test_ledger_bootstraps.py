@@ -125,6 +125,24 @@ def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger)
     assert sending.bootstraps.wanted()[0].waits_for == ""
 
 
+def test_a_bootstrap_waits_for_a_frame_that_is_tried_again_since_the_peer_is_not_sent_it(sending: Ledger) -> None:
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
+    frame = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/copy", 1)
+    sending.replay.quarantine(frame, (S, 0))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    wanted = begin(sending)
+    assert "quarantined" in wanted.waits_for
+    into = sending.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot", source=wal()).file
+    sending.replay.requeue({(route.file, HEADER): claims(S, 0, 1, HEADER)[0]}, into)
+    assert "own replay" in sending.bootstraps.wanted()[0].waits_for
+    with pytest.raises(RequestError, match="own replay"):
+        sending.bootstraps.covered(wanted)
+    applied(sending, FLIGHTS, {into: HEADER + FRAME}, 2)
+    assert sending.bootstraps.wanted()[0].waits_for == ""
+    assert sending.bootstraps.coverage(FLIGHTS.uuid, ["default"]) == [coverage(interval(0, 3))]
+
+
 @pytest.mark.parametrize("decide", ["discard", "release"])
 def test_a_bootstrap_waits_for_lost_writes_that_would_be_duplicates_at_the_peer_once_merged(
     sending: Ledger, decide: str

@@ -41,6 +41,7 @@ from replication.ledger.sql.store.store import (
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.checkpoints.c
 _q, _rule, _begins = (t.c for t in (schema.quarantined, sending.rules, sending.rule_begins))
+_required_from = sending.required_from.c
 
 _AGED, _PURGED, _KNOWN = "aged", "purged", "known"
 
@@ -222,7 +223,13 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
         .select_from(APPLICABLE.join(sending.rule_begins, _begins.file_id == _c.file_id).join(sending.rules))
         .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _begins.begin, ~is_applied())
     )
-    waits = connection.scalar(unapplied.limit(1)) is not None
+    again = (  # their sequences are not sent as frames: of a quarantined frame that is tried again, from a later file
+        sa.select(_c.id)
+        .select_from(APPLICABLE.join(sending.required_from, _required_from.wal == _s.wal).join(sending.rules))
+        .where(of_rules, _s.table_uuid == table, _s.table_group == _rule.table_group, ~_c.divergent, ~is_applied())
+        .where(_c.seq_begin < _required_from.sequence)
+    )
+    waits = any(connection.scalar(each.limit(1)) is not None for each in (unapplied, again))
     return "this cluster's own replay has not applied everything from before the bootstrap" if waits else ""
 
 
