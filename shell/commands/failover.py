@@ -267,10 +267,9 @@ def lostwrites_export(
 ) -> None:
     """Write the rows of a table's lost writes to a Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from peer.failover.lost_writes import lost_writes, rows_of
-    from shell.rows.reading import whole, writing_to
+    from shell.rows.reading import parquet_writer, whole, writing_to
 
     with invocation.connect() as (cluster, printer):
         _note_unread(printer, lost_writes(cluster, table), _LEFT_OUT)
@@ -279,7 +278,7 @@ def lostwrites_export(
             raise RequestError(f"{table} has no lost writes", "See walship lostwrites list")
         try:
             schema, rows = pa.unify_schemas(list(schemas), promote_options="permissive"), 0
-            with writing_to(file), whole(file, pq.ParquetWriter(file, schema)) as writer:
+            with writing_to(file), whole(file, parquet_writer(file, schema)) as writer:
                 for batch in rows_of(cluster, table):
                     there = batch.schema.names
                     columns = [batch.column(n) if n in there else pa.nulls(batch.num_rows) for n in schema.names]

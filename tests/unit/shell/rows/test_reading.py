@@ -5,6 +5,7 @@ import os
 import resource
 from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -67,6 +68,13 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
 def test_a_file_whose_name_is_not_utf8_is_said(tmp_path, suffix):
     with pytest.raises(RequestError, match="its name is not UTF-8"):
         save_rows(tmp_path / f"\udcff.{suffix}", iter([ROW]), ROW.schema)
+
+
+@pytest.mark.parametrize("name", ["a:1.parquet", "s3:a.parquet", "file:%20a#?.parquet", "a:1.csv"])
+def test_a_file_whose_name_looks_like_an_address_is_written_here(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert save_rows(Path(name), iter([ROW]), ROW.schema) == 1
+    assert os.listdir() == [name]
 
 
 def test_a_file_without_room_is_said_with_the_remedy(tmp_path):
