@@ -17,7 +17,7 @@ import pyarrow as pa
 from peer.tables.kept_reads import KeptReads
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery
 from replication.config import Config
-from replication.core.definition.aging import horizon
+from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.choice import DEFAULT_NAMESPACE
 from replication.core.definition.schema import TableSpec
 from replication.errors import ForeignMaintenanceError, RequestError
@@ -124,10 +124,14 @@ def base_of(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folde
     )
 
 
-def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
+def earliest(catalog: Catalog, ledger: Ledger, spec: TableSpec) -> int | None:
     """The earliest commit time that the table can be read as of; None when only its newest rows can be read."""
-    if not spec.key or not catalog.has(spec):
+    if not catalog.has(spec):
         return 0
+    if not spec.key:  # expired rows are removed, as of this time or an earlier one
+        replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
+        removed = replicated - REMOVED_LATER_US
+        return 0 if horizon(spec, removed) is None else removed
     return earliest_of(catalog.history(spec.name))
 
 
@@ -196,12 +200,18 @@ class Reader:
 
         Raises:
             RequestError: the condition or a column does not fit the table, which may have none, ``as_of`` is before the
-                last fold, or this cluster keeps no tables.
+                last fold or before rows expired that are removed, or this cluster keeps no tables.
             ForeignMaintenanceError: the catalog has lost the table.
         """
         _check_columns(spec)
         catalog = self.catalog
         if not self._check(spec) or as_of is not None:
+            _check_asked(columns, limit, as_of)
+            if as_of is not None and not spec.key and as_of < (since := earliest(catalog, self._ledger, spec) or 0):
+                raise RequestError(
+                    f"rows of {spec.name} that have expired by now are removed, so it cannot be read as of {as_of}",
+                    f"Read as of {since} or later (microseconds since 1970)",
+                )
             return read(catalog, spec, where, columns, limit, as_of)
         with self._lock:
             kept = self._kept = self._kept or KeptReads(catalog)

@@ -91,7 +91,7 @@ class ComparisonServer:
             spec,
             tuple(rule.group for rule in rules),
             slowest.t,
-            earliest(self._reader.catalog, spec),
+            earliest(self._reader.catalog, self._ledger, spec),
             held=self._held(spec, slowest),
         )
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from peer.tables.fold import merge_changes
 from peer.tables.latest import Folded
-from peer.tables.read import earliest
+from peer.tables.read import earliest_of
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from tests.budget import examples
@@ -169,7 +169,7 @@ def test_where_it_is_forgotten_how_far_a_table_is_folded_its_own_rows_tell(upto:
     merge_changes(tables, spec, upto)
     for cut in (20, 25):
         assert shown(tables, spec, as_of=cut) == model([folded, behind], spec)
-    assert earliest(tables, spec) == 20
+    assert earliest_of(tables.history(spec.name)) == 20
     with pytest.raises(RequestError):
         shown(tables, spec, as_of=19)
     append(tables, spec, [late], 3)
@@ -190,7 +190,7 @@ def test_a_cut_from_before_what_is_held_is_refused_however_many_snapshots_have_e
     for _ in range(2):
         with pytest.raises(RequestError):
             shown(tables, spec, as_of=4)
-        assert earliest(tables, spec) == 10
+        assert earliest_of(tables.history(spec.name)) == 10
         assert shown(tables, spec, as_of=12) == model(versions[:2], spec)
         tables.expire(spec.name, 1 << 60, 1)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from peer.tables.fold import merge_changes
 from peer.tables.latest import show_latest
 from peer.tables.maintenance import trim
-from peer.tables.read import read
+from peer.tables.read import Reader, earliest, read
 from peer.verify.digest import content_hash
 from replication.core.definition.alter import set_properties
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
+from replication.core.routes.freshness import Replicated
+from replication.errors import RequestError
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.tables_made import grouped, uuids
@@ -183,6 +186,28 @@ def test_deletes_stay_deletes_while_rows_grow_old(site: TableSite) -> None:
     old.append(spec, rows(0, 3))
     catch_up(site)
     assert [row[0] for row in shown(site, spec)] == [0, 2]
+
+
+def test_rows_without_a_key_are_not_read_or_compared_as_of_a_time_from_which_some_are_removed(site: TableSite) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    spec = with_age(site, typed_table("ops.log", schema, [], uuids=uuids()), 3600)
+    wal_at(site, 3 * HOUR, "w0").append(spec, rows(0, 3))
+    catch_up(site)
+    wal_at(site, 1000, "w1").append(spec, rows(9, 1))
+    catch_up(site)
+    then = now() - 5 * HOUR // 2
+    assert [row[0] for row in shown(site, spec, then)] == [0, 1, 2]
+    replicated = now()
+    with patch.object(type(site.ledger.time), "replicated", lambda *_, **__: {site.cluster: Replicated(replicated)}):
+        trim(site.tables, site.ledger, spec, now(), 86400.0)
+        assert shown(site, spec, then) == []
+        since = earliest(site.tables, site.ledger, spec)
+        assert since is not None and then < since < replicated
+        reader = Reader(site.config, site.ledger)
+        with patch.object(Reader, "catalog", site.tables):
+            assert [row["id"] for row in reader.read(spec, as_of=replicated).read_all().to_pylist()] == [9]
+            with pytest.raises(RequestError, match=f"as of {then}. Read as of {since} or later"):
+                reader.read(spec, as_of=then)
 
 
 def test_rows_without_a_key_grow_old_but_the_newest_commit_stays_on_disk(site: TableSite) -> None:
