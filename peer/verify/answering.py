@@ -115,7 +115,9 @@ class ComparisonServer:
             raise UnknownTableError(f"there is no table {ask.spec.uuid}")
         if _key(ask.spec) != _key(found):  # which is shown as it is; of other columns only hashes are
             raise RequestError(f"{found.name} has another key on {self._config.cluster.name}")
-        return self._hashed(found, replace(ask.spec, name=found.name), ask)
+        asked = {group.name for group in ask.spec.groups}
+        own = (replace(group, members=()) for group in found.groups if group.name not in asked)
+        return self._hashed(found, replace(ask.spec, name=found.name, groups=(*ask.spec.groups, *own)), ask)
 
     @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance may delete a file just then
     def _hashed(self, found: TableSpec, spec: TableSpec, ask: q.AskRead) -> Reading:
