@@ -8,6 +8,7 @@ attribute ``version``; when that changes, all rows go through the hook again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -51,9 +52,12 @@ class Hook:
                 raise
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
-            return pa.Table.from_batches([made])
+            made = pa.Table.from_batches([made])
         if not isinstance(made, pa.Table):
             raise HookError(f"hook {self.name} returned {type(made).__name__}, not an Arrow table")
+        for name, count in Counter(made.column_names).items():
+            if count > 1:
+                raise HookError(f"hook {self.name} gave column {name} twice", "Replace a column with set_column")
         return made
 
 

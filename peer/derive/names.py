@@ -50,7 +50,7 @@ def shown_schema(source: TableSpec, derived: TableSpec | None, names: Mapping[UU
         names: the hook's name for each column's uuid.
     """
     fields = [pa.field(c.name, c.type, nullable=c.name not in source.key) for c in source.columns]
-    gone = dict.fromkeys(name for name in names.values() if name not in source.by_name)
+    gone = dict.fromkeys(names[uuid] for uuid in source.dropped if uuid in names)
     if derived is not None:
         fields += [pa.field(name, derived.by_name[name].type) for name in gone if name in derived.by_name]
     return pa.schema(fields)
