@@ -93,6 +93,11 @@ def add_group(spec: TableSpec, name: str, columns: Sequence[tuple[str, pa.DataTy
         raise SchemaError(
             f"table {spec.name} has no key, so it cannot have more groups", "Add columns to an existing group"
         )
+    if spec.derived:
+        raise SchemaError(
+            f"table {spec.name} is derived at {spec.derived}, so it has one group",
+            f"Add the columns to that: walship altertable {spec.name} --add 'NAME TYPE'",
+        )
     if not columns:
         raise SchemaError(
             f"group {name} of table {spec.name} has no columns",

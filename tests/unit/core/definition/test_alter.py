@@ -208,6 +208,11 @@ def test_a_group_that_cannot_be_added_is_refused(spec: TableSpec, group: str, co
         add_group(spec, group, [(name, kind, uuid4()) for name, kind in columns], 5)
 
 
+def test_no_group_is_added_to_a_derived_table_since_the_hook_writes_one(spec: TableSpec) -> None:
+    with pytest.raises(SchemaError, match=r"derived at east, so it has one group.*--add 'NAME TYPE'"):
+        add_group(replace(spec, derived="east"), "more", [("extra", pa.string(), uuid4())], 1)
+
+
 def test_groups_are_added_to_typed_tables_with_a_key_only() -> None:
     column = [("x", pa.int32(), uuid4())]
     with pytest.raises(SchemaError, match="ops.c is a cell table"):
