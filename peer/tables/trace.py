@@ -3,7 +3,7 @@
 A trace reads ``__changes``, the folded winner and tombstone, and registered frames that replay has not applied yet. It
 finds other paths of a frame in the landing files of its duplicates. ``__changes`` is trimmed
 (``changes_retention_s``), and landing files are deleted once every peer has them. So only the winner of old versions is
-known, and no old duplicates. ``Trace.unknown`` lists what is missing.
+known, and no old duplicates. ``Trace.unknown`` lists what is missing, or has expired.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from peer.frames.decode import FrameRef, plan_decode, through
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import Selector
 from peer.tables.versions import attach_versions
+from replication.core.definition.aging import horizon
 from replication.core.definition.schema import OP, TS, TableSpec
 from replication.core.frame import scan
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -25,9 +26,11 @@ from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import FileRow, Ledger
 from replication.tables.base import DUCKDB, LABEL, Catalog
 from replication.tables.shared_duckdb import scratch_duckdb
+from replication.wall_clock import now_us
 
 PENDING_BYTES_MAX = 256 << 20
 TRIMMED = "the change log was trimmed: only the newest of the older versions is known, without its path"
+EXPIRED = "versions that are older than the table's max_age_s have expired, and count no more"
 REPEATS = "a duplicate is known only while its landing file is retained"
 _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were read"
 
@@ -39,7 +42,8 @@ class Version:
     ``path`` names the clusters that it came through, this one last; it is empty when unknown. ``other_paths`` are those
     of the frame's duplicates. ``applied`` is when the version became visible here, or None when it is not visible or
     the time is unknown. Times are microseconds since 1970. ``stored_in`` is ``changes``, ``table``, ``tombstones`` or
-    ``landed`` (not applied yet). ``values`` has the group's columns; it is empty for a delete.
+    ``landed`` (not applied yet). ``is_winner``: it is the newest of its group, and has not expired. ``values`` has the
+    group's columns; it is empty for a delete.
     """
 
     group: str
@@ -89,12 +93,15 @@ def trace(
         by_identity.setdefault(_identity(spec, row), row)
     ordered = sorted(by_identity.values(), key=_order, reverse=True)
     groups = {spec.kind if spec.kind == "cell" else group.name: False for group in spec.groups}
-    versions = []
+    versions, old = [], horizon(spec, now_us()) or 0
     with HostReader(hosts or Hosts()) as reader:
         for row in ordered:
             merged = spec.kind if spec.kind == "cell" else row["_group"]
-            versions.append(_version(ledger, spec, row, reader, is_winner=not groups.get(merged, False)))
+            is_young = _order(row)[0] >= old
+            versions.append(_version(ledger, spec, row, reader, is_winner=is_young and not groups.get(merged, False)))
             groups[merged] = True
+    if any(version.timestamp < old for version in versions):
+        unknown.append(EXPIRED)
     if any(version.stored_in in ("table", "tombstones") for version in versions):
         unknown.append(TRIMMED)
     if any(len(version.path) > 1 for version in versions):

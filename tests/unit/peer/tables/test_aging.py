@@ -15,6 +15,7 @@ from peer.tables.fold import merge_changes
 from peer.tables.latest import show_latest
 from peer.tables.maintenance import trim
 from peer.tables.read import Reader, earliest, read
+from peer.tables.trace import EXPIRED, trace
 from peer.verify.digest import content_hash
 from replication.core.definition.alter import set_properties
 from replication.core.definition.define import cell_table, typed_table
@@ -145,6 +146,17 @@ def test_they_are_removed_and_hidden_by_the_view_where_nobody_writes_any_more(si
         trim(site.tables, site.ledger, spec, cut, 86400.0)
         assert stored(site, spec.name) == left and stored(site, spec.name + "__latest") == left
         assert merge_changes(site.tables, spec, cut + 10 * HOUR * (1 - left) + 60_000_000) is None
+
+
+def test_a_trace_says_that_the_newest_version_has_expired(site: TableSite) -> None:
+    spec = with_age(site, table(), 3600)
+    wal_at(site, 3 * HOUR, "w0").append(spec, rows(0, 2))
+    wal_at(site, 1000, "w1").append(spec, rows(1, 1))
+    catch_up(site)
+    gone, here = (trace(site.tables, site.ledger, spec, {"id": key}) for key in (0, 1))
+    assert [version.is_winner for version in gone.versions] == [False]
+    assert [version.is_winner for version in here.versions] == [True, False]
+    assert EXPIRED in gone.unknown and EXPIRED in here.unknown
 
 
 def test_groups_grow_old_apart(site: TableSite) -> None:
