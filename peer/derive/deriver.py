@@ -74,6 +74,7 @@ class Deriver:
         Raises:
             ReplicationError: the step failed. It can be repeated; no row is lost or bypasses the hook.
         """
+        checkpoint = self.ledger.replay.checkpoint(derivation.source)  # before the definition, which knows its groups
         spec, source = self._spec(derivation), self.ledger.tables.by_uuid(derivation.source)
         if derivation.pending:
             self._finish_pending(derivation, spec)
@@ -82,7 +83,6 @@ class Deriver:
             raise dropped_source(spec, source.name if source else str(derivation.source))
         hook = load(derivation.hook, derivation.options)
         version = version_of(hook, self.ledger.cluster, spec)
-        checkpoint = self.ledger.replay.checkpoint(source.uuid)
         newest = checkpoint.commit if checkpoint is not None else 0
         if version != derivation.version or newest < derivation.position:
             self._renew(derivation, spec, version, newest)

@@ -1,4 +1,4 @@
-"""Derived tables whose hooks give columns of their own, or give one twice."""
+"""Derived tables whose hooks give columns of their own, give one twice, or take long to load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from peer.derive import hooks
-from replication.core.definition.alter import drop_column
+from replication.core.definition.alter import add_group, drop_column
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.errors import HookError
@@ -59,6 +59,29 @@ def test_a_hook_may_put_a_column_of_its_own_in_place_of_another(
     wal.append(spec, pa.table({"id": [2], "who": ["bob"]}))
     site.derive(public)
     assert shown(site, public) == [(1, 5, "a"), (2, None, "b")]
+
+
+def test_a_group_that_the_source_gets_while_the_hook_is_loaded_takes_no_values_away(
+    site: DerivingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.ledger.tables.create(spec := people(["id"]))
+    wal, meanwhile = site.wal(), list[str]()
+
+    def slowly(options: object) -> hooks.Run:
+        if meanwhile and meanwhile.pop():
+            one = ("note", pa.string(), next(uuids()))
+            with_group = site.ledger.tables.alter(spec.uuid, lambda own: add_group(own, "notes", [one], 1))
+            wal.append(with_group, pa.table({"id": [1], "note": ["came meanwhile"]}))
+            site.catch_up()
+        return lambda given: given.select(SCHEMA.names)
+
+    monkeypatch.setitem(hooks.BUILT_IN, "slowly", slowly)
+    public = site.define("ops.public", "ops.people", "slowly")
+    wal.append(spec, rows((1, "ann", 5)))
+    site.derive(public)
+    meanwhile.append("a group")
+    site.derive(public)
+    assert not meanwhile and shown(site, public) == [(1, "ann", 5)]
 
 
 def test_a_hook_that_gives_a_column_twice_is_told(site: DerivingSite, monkeypatch: pytest.MonkeyPatch) -> None:
