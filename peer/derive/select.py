@@ -25,6 +25,8 @@ from replication.tables.shared_duckdb import scratch_duckdb
 
 _MOMENTS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 _AGE_OF_ONE = "age of one time"  # until today
+_OTHER_ROWS = "a table or file in a subquery"
+_MADE_ROWS = frozenset({"range", "generate_series", "unnest"})  # functions whose rows depend on their arguments alone
 OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
 
 
@@ -82,19 +84,26 @@ def _check_stable(where: str) -> None:
             "select function_name, coalesce(macro_definition, '') from duckdb_functions()"
             " where stability <> 'CONSISTENT' or macro_definition is not null"
         ).fetchall()
-    changing = {*_MOMENTS, _AGE_OF_ONE, *(name for name, macro in known if not macro)}
+    changing = {*_MOMENTS, _AGE_OF_ONE, _OTHER_ROWS, *(name for name, macro in known if not macro)}
     changing |= {name for name, macro in known if changing.intersection(re.findall(r"\w+", macro))}
     if found := sorted(words & changing):
         raise RequestError(f"{', '.join(found)} is not the same every time", "A condition may depend on the row alone")
 
 
 def _called(connection: duckdb.DuckDBPyConnection, where: str) -> set[str]:
-    """The functions that a condition calls; none when it cannot be parsed, which its first use tells."""
+    """The functions that a condition calls, and ``_OTHER_ROWS`` if it reads some.
+
+    None when it cannot be parsed, which its first use tells.
+    """
     found: set[str] = set()
 
-    def note(node: dict[str, Any]) -> None:
+    def note(node: dict[str, Any]) -> dict[str, Any]:
+        makes = node.get("type") == "TABLE_FUNCTION" and node["function"].get("function_name") in _MADE_ROWS
+        if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION") and not makes:
+            found.add(_OTHER_ROWS)
         if name := str(node.get("function_name", "")).lower():
             found.add(_AGE_OF_ONE if name == "age" and len(node.get("arguments", ())) < 2 else name)
+        return node
 
     parsed = connection.execute("select json_serialize_sql($1)", [f"select 1 where ({where}\n)"])
     ((tree,),) = parsed.fetchall()

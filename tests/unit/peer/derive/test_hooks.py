@@ -145,6 +145,27 @@ def test_a_condition_that_depends_on_the_time_or_on_chance_is_refused_however_it
         load("select", {"where": where})
 
 
-@pytest.mark.parametrize("where", ["age(born, died) < interval 9 year", "id in (from range(3))", "note <> 'random()'"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "n = (select max(n) from given)",
+        "id in (select id from '/tmp/ids.csv')",
+        "id in (from READ_CSV('/tmp/ids.csv'))",
+    ],
+)
+def test_a_condition_that_depends_on_other_rows_or_on_a_file_is_refused(where: str) -> None:
+    with pytest.raises(RequestError, match="a table or file in a subquery is not the same every time"):
+        load("select", {"where": where})
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id in (select unnest([1, 2]))",
+        "age(born, died) < interval 9 year",
+        "id in (from range(3))",
+        "note <> 'random()'",
+    ],
+)
 def test_a_condition_that_depends_on_the_row_alone_is_taken(where: str) -> None:
     assert load("select", {"where": where}).name == "select"
