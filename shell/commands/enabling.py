@@ -164,5 +164,5 @@ class Enabling:
     def _count(self, spec: TableSpec) -> int | None:
         if not keeps_tables(self.cluster.coordination.hosts()):
             return None
-        column = spec.columns[0].name
-        return int(sum(batch.num_rows for batch in self.cluster.read(spec.name, columns=[column])))
+        first = [column.name for column in spec.columns[:1]]  # without one, reading says what to do
+        return int(sum(batch.num_rows for batch in self.cluster.read(spec.name, columns=first)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +18,14 @@ from rich.console import Console
 
 from peer.client.contacts import Contacts
 from peer.client.peering import Peering
+from peer.tables.read import Reader
 from replication.core.definition.alter import add_group
 from replication.errors import PeerRefusedError, ReplicationError, RequestError
 from replication.ledger.base import PatternRule, Peer, Rule
 from replication.ledger.rules import Gap
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.enabling import EnableOptions
+from shell.commands.enabling import EnableOptions, Enabling
 from shell.commands.replication import disablereplication, enablereplication
 from shell.main import run
 from tests.sites import Site, table
@@ -209,3 +210,15 @@ def test_what_is_to_be_left_out_is_a_pattern_that_can_match(
 ) -> None:
     assert run([verb, "-t", "ops.*", "--exclude", excluded, "west"]) == RequestError.exit_code
     assert excluded in capsys.readouterr().err
+
+
+def test_a_table_without_columns_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path, "east")
+    with closing(site), closing(Reader(site.config, site.ledger)) as reader:
+        spec = replace(table("ops.bare"), columns=(), key=(), groups=())
+        hosts = SimpleNamespace(hosts=lambda: {})
+        cluster = SimpleNamespace(coordination=hosts, read=lambda _, columns: reader.read(spec, columns=columns))
+        monkeypatch.setattr("shell.commands.enabling.keeps_tables", lambda _: True)
+        enabling = Enabling(cast(Any, cluster), Printer(False), "west", (), EnableOptions())
+        with pytest.raises(RequestError, match="ops.bare has no columns.*walship altertable ops.bare --add"):
+            enabling._count(spec)
