@@ -319,12 +319,14 @@ class Peering:
         Then ``close_ended`` informs the peer.
         """
         peer = known_peer(self.ledger, peer_name)
-        rules, specs = self._rules(peer), {spec.name: spec for spec in self._sent_to(peer)}
+        rules, named = self._rules(peer), dict[str, list[TableSpec]]()
+        for spec in self._sent_to(peer):
+            named.setdefault(spec.name, []).append(spec)  # several: dropped ones, and another of the name
         for table in tables:
             try:
                 name = full_name(table)
-                spec = specs.get(name) or self.ledger.tables.get(name)
-                sent = [rule.group for rule in rules.get(spec.uuid, [])]
+                specs = named.get(name) or [self.ledger.tables.get(name)]
+                sent = list(dict.fromkeys(rule.group for spec in specs for rule in rules.get(spec.uuid, [])))
                 ended = [group for group in sent if not groups or group in groups]
                 if not sent:
                     raise RequestError(
@@ -335,7 +337,8 @@ class Peering:
                         f"no group {', '.join(groups)} of {name} goes to {peer_name}",
                         f"Those that do: {', '.join(sent)}",
                     )
-                self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
+                for spec in specs:
+                    self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
                 yield table, ended
             except ReplicationError as error:
                 yield table, error

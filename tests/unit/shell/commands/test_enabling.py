@@ -108,6 +108,15 @@ def test_many_tables_are_enabled_and_disabled_by_few_calls(east: Shell, monkeypa
     assert east.out.getvalue().count("does not go to west any more") == 150
 
 
+def test_a_dropped_table_is_disabled_with_another_one_that_got_its_name(east: Shell) -> None:
+    east.enable("ops.a")
+    east.ledger.tables.drop(east.ledger.tables.get("ops.a").uuid)
+    east.ledger.tables.create(table("ops.a"))
+    east.enable("ops.a")
+    disablereplication(east.call(), "west", ["ops.a"])
+    assert not east.ledger.rules.to("west"), "status says of the dropped one that this ends what holds it"
+
+
 def test_a_refused_table_among_many_leaves_the_others_with_their_properties(east: Shell) -> None:
     for n in range(3):
         east.ledger.tables.create(table(f"ops.c{n}"))
