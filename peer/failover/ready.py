@@ -39,6 +39,18 @@ def not_ready(context: RoleChange, peer: str) -> list[str]:
     ]
 
 
+def gaps_at(context: RoleChange, peer: str) -> str:
+    """Which tables' rows in gaps a peer is not sent, with the remedy; "" for none. It may have got them otherwise."""
+    ledger = context.cluster.ledger
+    with_gaps = {rule.table for rule in ledger.rules.to(peer) if rule.gaps}
+    names = [spec.name for spec in ledger.tables.all() if spec.uuid in with_gaps] if with_gaps else []
+    tables = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return tables and (
+        f"{peer} is not sent the rows of {tables} that walship status names, and lacks those that it did not get from"
+        f" others: walship bootstrap {peer} -t TABLE --wait 600"
+    )
+
+
 def find_refusals(context: RoleChange, peer: str, role: RoleState) -> tuple[list[str], Description | None]:
     """What prevents a switchover once every table is whole at the peer, each with its remedy.
 

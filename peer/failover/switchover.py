@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from peer.client.draining import PendingAtPeer, PendingFiles, await_registered
-from peer.failover.ready import find_obstacles, find_refusals, not_ready, not_whole, took_over, when_lost
+from peer.failover.ready import find_obstacles, find_refusals, gaps_at, not_ready, not_whole, took_over, when_lost
 from peer.failover.role_change import RoleChange, refuse, with_remedy
 from peer.status.collect import durable_lengths
 from peer.status.drills import drill_warning
@@ -167,8 +167,8 @@ class SwitchoverPlan:
     """What a switchover would do.
 
     ``refusals`` are what prevents it, with remedies; none when it can begin. ``outage_s`` predicts for how long
-    no writes are taken. No row is lost, so the recovery point is always now. ``warning`` says why nobody knows whether
-    the peer's tables are good, "" after a good drill there.
+    no writes are taken. No row is lost, so the recovery point is always now. ``warning`` names tables with gaps at the
+    peer, and says why nobody knows whether its tables are good; "" without gaps and after a good drill there.
     """
 
     origin: str
@@ -236,10 +236,9 @@ def plan_switchover(context: RoleChange, peer: str) -> SwitchoverPlan:
 
 
 def _warning(context: RoleChange, peer: str, there: Description | None) -> str:
-    if there is None:
-        return ""
-    now, stale_s = now_us(), context.cluster.config.drills.stale_s
-    return drill_warning(peer, there.drilled, there.drill_failure, stale_s, now)
+    stale_s = context.cluster.config.drills.stale_s
+    drills = drill_warning(peer, there.drilled, there.drill_failure, stale_s, now_us()) if there is not None else ""
+    return ". ".join(filter(None, (gaps_at(context, peer), drills)))
 
 
 def switchover(context: RoleChange, peer: str) -> SwitchedOver:
@@ -251,8 +250,7 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
         StepFailedError: it was undone, or the peer has yet to be asked whether it happened; the hint says which.
     """
     began = time.monotonic()
-    steps = context.unfinished_steps()
-    if steps:
+    if steps := context.unfinished_steps():
         epoch = _epoch_of(context, steps, peer)
         try:
             context.finish(steps)
@@ -266,6 +264,8 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
         plan = plan_switchover(context, peer)
         refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
         epoch = plan.epoch
+        if gaps := gaps_at(context, peer):
+            context.report(gaps)
         if plan.pending_bytes:
             context.report(f"{peer} gets {plan.pending_bytes:,} bytes that are missing there, while writes go on")
             context.cluster.drain(peer, timeout_s=context.timeout_s)

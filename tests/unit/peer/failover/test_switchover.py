@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from peer.client import contacts
+from peer.client.draining import await_registered
 from peer.failover import switchover as switching
 from peer.failover.failback import plan_failback
 from peer.failover.failover import plan_failover
@@ -395,3 +396,18 @@ def test_a_switchover_is_not_done_already_if_a_third_cluster_took_over_from_the_
     assert "walship failover" not in str(plan.refusals), "two clusters would take writes"
     with pytest.raises(RequestError, match="west cannot take over from east now"):
         switchover(pair.east.command(), "west")
+
+
+def test_a_switchover_names_tables_of_which_the_peer_was_not_sent_all_rows(pair: Pair) -> None:
+    ledger, table = pair.east.site.ledger, pair.east.handle.table(TABLE).uuid
+    is_disabled(pair)
+    pair.write()
+    await_registered(ledger, pair.east.site.config.cluster.host, 30.0)
+    pair.east.handle.peering.enable(TABLE, (), "west", from_now=True, count_rows=lambda _: 0)
+    assert any(rule.gaps for rule in ledger.rules.to("west") if rule.table == table)
+    planned, command, told = plan_switchover(pair.east.command(), "west"), pair.east.command(), list[str]()
+    command.report = told.append
+    switchover(command, "west")
+    for text in (planned.warning, told[0]):
+        assert "west is not sent the rows of ops.t that walship status names" in text
+        assert "walship bootstrap west -t TABLE --wait 600" in text
