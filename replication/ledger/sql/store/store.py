@@ -264,7 +264,8 @@ class SqlStore:
             refuse_exposed(self.path)
             if not self.path.exists():
                 raise ConfigError(
-                    f"there is no ledger at {self.path}", "Start the cluster, which creates it: walship up"
+                    f"there is no ledger at {self.path}",
+                    "Start the cluster, which creates it: walship up. If it was lost: walship rebuildledger",
                 )
 
 

@@ -116,6 +116,12 @@ def test_a_ledgers_address_that_is_no_url_is_a_mistake_in_the_configuration(url:
             configuration.load(None, {"cluster": {"name": "east"}, "ledger": {"url": url}}, {})
 
 
+def test_a_command_on_a_lost_ledger_names_what_makes_it_anew(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as missing:
+        ledger.open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    assert "walship up" in missing.value.hint and "If it was lost: walship rebuildledger" in missing.value.hint
+
+
 def test_a_ledger_in_a_file_needs_no_driver_that_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no ledger at"):
         ledger.open_ledger(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
