@@ -32,8 +32,17 @@ REPLIES_MAX = 16_384  # of a stream that wait, at either end; a sender has fewer
 _OVERHEAD_BYTES = 64 << 10
 #: The remedy for a message that is larger than ``options`` lets through: an opening names every table that is sent.
 LARGER = "Set [worker] message_bytes_max here and [receiver] message_bytes_max there higher, or send fewer tables"
+#: What gRPC says when one end does not take the other's certificate, or one end has no TLS, in part.
+_TLS_FAILED = ("handshake failed", "verification check failed")
 
 Options = list[tuple[str, int | str]]
+
+
+def remedy(details: str) -> str:
+    """What to do when there is no connection; ``details`` are what gRPC says of it."""
+    if any(text in details.lower() for text in _TLS_FAILED):
+        return "Its certificate must name the cluster and be valid, and both sides trust the other's authority: [tls]"
+    return "Is its receiver up?"
 
 
 def options(message_bytes_max: int) -> Options:

@@ -396,5 +396,5 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
         remedy = channel.LARGER if "larger than max" in details else "It is tried again later"
         return PeerRefusedError(f"{address} is at a limit: {refusals.shown(details)}", remedy, reason="NOT_READY")
     return PeerUnavailableError(
-        f"{address} cannot be reached ({code.name.lower()}: {refusals.shown(details[:200])})", "Is its receiver up?"
+        f"{address} cannot be reached ({code.name.lower()}: {refusals.shown(details[:200])})", channel.remedy(details)
     )

@@ -100,8 +100,9 @@ def test_a_cluster_with_its_own_certificate_gets_in(west: Site, reach: Connect) 
 
 @pytest.mark.parametrize("tls", [None, STRANGERS.issue("east")], ids=["plain text", "another authority"])
 def test_without_a_certificate_of_the_authority_nobody_gets_in(reach: Connect, tls: LinkTls | None) -> None:
-    with pytest.raises(PeerUnavailableError):
+    with pytest.raises(PeerUnavailableError) as caught:
         reach(tls, "west").describe()
+    assert tls is None or "both sides trust the other's authority" in caught.value.hint
 
 
 def test_a_strangers_certificate_under_our_authority_gets_nobody_in(reach: Connect) -> None:
@@ -129,8 +130,9 @@ def test_only_a_dns_name_in_a_certificate_is_a_clusters(
 
 
 def test_a_receiver_that_is_another_cluster_is_not_talked_to(reach: Connect) -> None:
-    with pytest.raises(PeerUnavailableError):
+    with pytest.raises(PeerUnavailableError) as caught:
         reach(AUTHORITY.issue("east"), "south").describe()
+    assert caught.value.hint.startswith("Its certificate must name the cluster"), "its receiver is up"
 
 
 def test_a_key_is_not_shown(west: Site) -> None:
