@@ -32,6 +32,14 @@ from tests.tables_made import as_decode, keyed
 DAY_US = 24 * HOUR_US
 WEEK = 7 * 86400.0
 COMMITS = 75  # more than are worth to compact, and to expire
+FEW = 35  # the same by the bounds of ``soon``
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer files are compacted, and fewer snapshots expire: the first test below has the real bounds."""
+    monkeypatch.setattr(maintenance, "_FILES_TO_COMPACT", 20)
+    monkeypatch.setattr(maintenance, "_WORTH_EXPIRING", 10)
 
 
 @pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)  # who wrote the files makes no difference
@@ -58,10 +66,11 @@ def test_small_files_become_one_and_old_snapshots_go(tmp_path: Path, warehouse: 
     site.ledger.close()
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake compacts nothing
 def test_snapshots_go_though_a_compaction_lost_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     replayer, name = site.replayer(), site.spec.name + CHANGES
-    for number in range(COMMITS):
+    for number in range(FEW):
         site.put((f"k{number}", number))
         replayer.round()
 
@@ -77,13 +86,13 @@ def test_snapshots_go_though_a_compaction_lost_its_turn(site: Site, monkeypatch:
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)
 def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshots_expire(site: Site) -> None:
     tables, replayer, name = site.tables, site.replayer(), site.spec.name + CHANGES
-    for number in range(COMMITS):
+    for number in range(FEW):
         site.put((f"k{number}", number))
         replayer.round()
     done = threading.Event()
 
     def append() -> int:
-        number = COMMITS
+        number = FEW
         while not done.is_set():
             site.put((f"k{number}", number))
             replayer.round()
@@ -99,7 +108,7 @@ def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshot
         finally:
             done.set()
         number = appended.result()
-    assert compacted >= COMMITS
+    assert compacted >= FEW
     assert site.rows() == {f"k{at}": at for at in range(number)}
 
 
@@ -116,6 +125,7 @@ def test_appends_leave_gaps_for_what_deletes_rows(tmp_path: Path) -> None:
     assert len(rested) == 1
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake has no files
 def test_who_reads_a_busy_table_keeps_its_files_for_minutes_however_soon_snapshots_go(
     site: Site, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +134,7 @@ def test_who_reads_a_busy_table_keeps_its_files_for_minutes_however_soon_snapsho
     replayer, name = site.replayer(), site.spec.name + CHANGES
 
     def put(turn: int) -> None:
-        for number in range(COMMITS):
+        for number in range(FEW):
             site.put((f"k{turn}-{number}", number))
             replayer.round()
 
@@ -140,7 +150,7 @@ def test_who_reads_a_busy_table_keeps_its_files_for_minutes_however_soon_snapsho
         tidy(site.tables, site.ledger, site.spec, newest())
         put(1)
         tidy(site.tables, site.ledger, site.spec, newest() + SNAPSHOT_KEEP_BUSY_US + 1)
-        assert connection.execute("select count(*) from reading where _op >= 0").fetchone() == (COMMITS,)
+        assert connection.execute("select count(*) from reading where _op >= 0").fetchone() == (FEW,)
     old = tags()
     spared = {site.tables.history(name).tags[tag] for tag in old}
     assert len(spared) == 2 and len(site.tables.history(name).snapshots) <= 22
