@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -11,6 +12,38 @@ from typing import IO
 from replication.datasets.converters.base import ArchiveMember
 
 _SECOND = 1_000_000_000
+_HEADER_BYTES_MAX = 1 << 20
+_SHARED_MAX = 100  # records for all members, of which each gets a copy
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE)
+_HEADERS = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_RECORD, _LONG_NUMBER = re.compile(rb"(\d{1,19}) "), re.compile(rb"\d{300}")
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose headers are checked first: of bad ones tarfile makes thousands of times as much memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS:
+            assert archive.fileobj is not None
+            if self.size > _HEADER_BYTES_MAX or len(archive.pax_headers) > _SHARED_MAX:
+                raise tarfile.ReadError("the header of a member is too large")
+            if self.type in _PAX:
+                at = archive.fileobj.tell()
+                _check_records(archive.fileobj.read(self.size))
+                archive.fileobj.seek(at)
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]  # the types lack it
+
+
+def _check_records(content: bytes) -> None:
+    """Raise unless each record of a header ends where it says; of others, each name may be the rest of the header."""
+    at = 0
+    while found := _RECORD.match(content, at):
+        end = at + int(found[1])
+        if b"=" not in content[found.end() : end] or content[end - 1 : end] != b"\n":
+            break
+        at = end
+    if content[at:].strip(b"\0") or _LONG_NUMBER.search(content):  # which tarfile reads again for each digit
+        raise tarfile.ReadError("the header of a member is damaged")
 
 
 class Tar:
@@ -20,9 +53,12 @@ class Tar:
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
         """See ``Unpacker``."""
-        archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115 - lives as long as the file
+        archive = tarfile.open(fileobj=file, mode="r:", tarinfo=_Member)  # noqa: SIM115 - lives as long as the file
         files: dict[str, tarfile.TarInfo] = {}
         for info in archive:
+            if len(archive.pax_headers) > _SHARED_MAX:
+                raise tarfile.ReadError(f"it has more than {_SHARED_MAX} records for all members")
+            info.pax_headers = {}
             content = files.get(info.linkname) if info.islnk() else info  # a hard link is a file once more
             if content is not None and content.isreg():
                 files[info.name] = content
