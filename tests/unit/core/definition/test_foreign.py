@@ -197,3 +197,20 @@ def test_a_wide_definition_is_read_and_joined_in_time_that_grows_with_its_width(
     version = SchemaVersion.of(spec.uuid, "", pa.schema([user_field(column) for column in spec.columns[1:]]))
     assert len(missing_columns(without, version)) == 2000
     assert time.thread_time() - begun_s < 4
+
+
+def test_a_partition_of_letters_and_spaces_is_joined_in_time_that_grows_with_its_length() -> None:
+    """One of 10,000 characters, as may come, held the receiver's interpreter for minutes."""
+    begun_s = time.thread_time()
+    for text in (
+        "a" * 1000 + " " * 1000 + "(",
+        "a" * 10_000,
+        "a " * 4999 + "(",
+        "a" + " " * 9000 + ")" + " " * 990 + "(",
+    ):
+        spec = foreign_table(forged(lambda raw, text=text: raw.update(partition=[text])))
+        assert join(spec, spec) == spec
+    assert time.thread_time() - begun_s < 1
+    by = foreign_table(forged(lambda raw: raw.update(partition=["bucket(16, words )", "day(at)", "words"])))
+    renamed = rename_column(by, "words", "terms", 9)
+    assert renamed.partition == ("bucket(16, terms )", "day(at)", "terms")
