@@ -254,7 +254,7 @@ def _named(columns: Iterable[Column]) -> list[Column]:
         names[first.uuid] = first.claim
         for column in others:
             digits = 8
-            while (name := f"{column.claim}_{column.uuid.hex[:digits]}").lower() in taken:
+            while (name := f"{column.claim}_{column.uuid.hex[:digits]:_<{digits}}").lower() in taken:
                 digits += 4
             taken.add(name.lower())
             names[column.uuid] = name

@@ -214,3 +214,16 @@ def test_a_partition_of_letters_and_spaces_is_joined_in_time_that_grows_with_its
     by = foreign_table(forged(lambda raw: raw.update(partition=["bucket(16, words )", "day(at)", "words"])))
     renamed = rename_column(by, "words", "terms", 9)
     assert renamed.partition == ("bucket(16, terms )", "day(at)", "terms")
+
+
+@pytest.mark.timeout(60)
+def test_a_column_gets_a_name_though_others_have_all_that_end_with_digits_of_its_uuid() -> None:
+    """Such a definition, which a peer can send, was joined for ever."""
+    uuid = UUID(int=0xFEED << 100)
+    names = ["x", "b", *(f"x_{uuid.hex[:digits]}" for digits in range(8, 36, 4))]
+    spec = typed_table("t.rows", pa.schema([(n, pa.int64()) for n in names]), ["x"], uuids=iter(uuid4, None))
+    second = replace(spec.columns[1], uuid=uuid, wanted="x", named=1)
+    taken = foreign_table(replace(spec, columns=(spec.columns[0], second, *spec.columns[2:])).to_json())
+    joined = join(taken, taken)
+    assert joined.by_uuid[uuid].name == f"x_{uuid.hex}____" and foreign_table(joined.to_json()) == joined
+    assert join(joined, taken) == joined
