@@ -112,6 +112,14 @@ class Routes:
                 f" through more than {HOPS_MAX}",
                 f"Find out on {grant.cluster.name} which clusters send to it",
             ).error()
+        ends = (grant.cluster,)
+        if odd := [each for each in declared if each.path[:1] != (each.origin,) or each.path[-1:] != ends]:
+            raise Refusal(
+                Reason.NOT_GRANTED,
+                f"{grant.cluster.name} declares a path of frames of {odd[0].origin.name} to {own.name} that does not"
+                " begin there, or end at the sender",
+                f"Check the version of walship on {grant.cluster.name}",
+            ).error()
         origins |= named
         others = (each for each in declared if each.origin.name != own.name or each.origin in self._ledger.former)
         return tuple(each for each in others if grant.forwards(each.origin, named))

@@ -123,6 +123,17 @@ def test_routes_carry_a_bounded_number_of_origins_since_those_are_kept_for_ever(
     assert ledger.landing.carried_by(EAST) == set(origins[:4])
 
 
+@pytest.mark.parametrize("hops", ["", "north", "east", "east north"])
+def test_a_path_that_does_not_lead_from_its_origin_to_the_sender_is_refused(ledger: MemoryLedger, hops: str) -> None:
+    """Of an empty one, status and whatever asked for a replicated time ended in an IndexError."""
+    north = ClusterId("north", uuid4())
+    path = tuple({"north": north, "east": EAST}[name] for name in hops.split())
+    route = replace(_route(0), carried=(Carried(north, path, awaits_bootstrap=True),))
+    (refusal,) = Routes(ledger, Definitions(ledger, 60.0)).open(GRANT, [route]).values()
+    assert refusal.reason is Reason.NOT_GRANTED and "does not begin there, or end at the sender" in refusal.what
+    assert not ledger.landing.routes()
+
+
 def test_the_schema_versions_of_a_table_are_bounded_in_bytes_too(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
