@@ -14,6 +14,7 @@ from functools import cached_property
 from uuid import UUID
 
 from replication.core.coverage import Ranges
+from replication.core.frame import HOPS_MAX
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
 from replication.core.routes.required import RequiredFrom, ended_of
@@ -101,14 +102,14 @@ def carried_onward(
     """Return what a route from ``own`` to ``peer`` carries, by the routes of the same table and group into ``own``.
 
     Of several paths of an origin the best is used: not silent, then the shortest, then the first by name. Paths through
-    the peer are ignored. An origin awaits a bootstrap while any of its paths does, or while the peer has not applied a
-    bootstrap from one of the clusters ``passing_on``.
+    the peer are ignored, and those that have as many clusters already as a peer takes. An origin awaits a bootstrap
+    while any of its paths does, or while the peer has not applied a bootstrap from one of the clusters ``passing_on``.
     """
     best: dict[ClusterId, Carried] = {}
     awaiting: set[ClusterId] = set()
     for route in routes:
         for each in route.paths(now):
-            if own in each.path or peer in each.path or each.origin == own:
+            if own in each.path or peer in each.path or each.origin == own or len(each.path) >= HOPS_MAX:
                 continue
             if each.awaits_bootstrap or route.source in passing_on:
                 awaiting.add(each.origin)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
+from replication.core.frame import HOPS_MAX
 from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
 from replication.core.routes.carried import (
     SILENT_US,
@@ -53,6 +54,13 @@ def test_the_shortest_path_that_is_heard_is_told() -> None:
     silent = route(A, last_seen=NOW - SILENT_US - 1)
     assert carried_onward([around, silent], D, E, NOW)[0] == Carried(A, (A, B, C, D))
     assert carried_onward([silent], D, E, NOW)[0] == Carried(A, (A, D), silent.last_seen)
+
+
+def test_a_path_that_is_too_long_for_the_peer_is_not_told_since_the_peer_would_refuse_the_whole_route() -> None:
+    hops = tuple(ClusterId(f"n{number}", UUID(int=number)) for number in range(HOPS_MAX - 2))
+    longest, shorter = Carried(A, (A, *hops, B)), Carried(E, (E, *hops[1:], B))
+    found = carried_onward([route(B, longest, shorter)], C, D, NOW)
+    assert [each.origin for each in found] == [B, E] and max(len(each.path) for each in found) == HOPS_MAX
 
 
 def test_silence_anywhere_on_the_path_is_told_with_its_earliest_time() -> None:
