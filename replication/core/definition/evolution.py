@@ -206,7 +206,8 @@ def _check_same_table(own: TableSpec, other: TableSpec) -> None:
     ]
     if own.kind == "cell" and own.groups != other.groups:
         differs.append("families of groups")
-    lost = [c.name for c in own.columns if c.name in own.key and c.uuid in other.dropped]
+    dropped = frozenset(other.dropped)
+    lost = [own.by_uuid[uuid].name for uuid in key_of(own) if uuid in dropped]
     differs += [f"key column {name} (dropped there)" for name in lost]
     mine, theirs = places_of(own), places_of(other)
     differs += [f"group of column {own.by_uuid[u].name}" for u in mine if theirs.get(u, mine[u]) != mine[u]]

@@ -106,7 +106,8 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     orders = [text for text in (*spec.partition, *spec.sort) if not TERM.match(text)]
     yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
     yield from unsortable(spec.columns, spec.sort)
-    set_to_sort = [column for column in spec.columns if str(column.uuid) in str(spec.setting("sort"))]
+    sorting = {part[:36] for part in str(spec.setting("sort")).split(",")}
+    set_to_sort = [column for column in spec.columns if str(column.uuid) in sorting]
     yield from unsortable(set_to_sort, list(spec.by_name))
     yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
     if len(spec.by_uuid) != len(spec.columns):

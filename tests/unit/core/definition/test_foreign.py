@@ -18,7 +18,7 @@ from replication.core.definition.alter import add_column, rename_column, set_pro
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.evolution import join, missing_columns
 from replication.core.definition.foreign import foreign_table, foreign_version
-from replication.core.definition.schema import SchemaVersion, TableSpec, user_field
+from replication.core.definition.schema import SchemaVersion, Setting, TableSpec, user_field
 from replication.core.definition.types import storable_type
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
@@ -227,3 +227,15 @@ def test_a_column_gets_a_name_though_others_have_all_that_end_with_digits_of_its
     joined = join(taken, taken)
     assert joined.by_uuid[uuid].name == f"x_{uuid.hex}____" and foreign_table(joined.to_json()) == joined
     assert join(joined, taken) == joined
+
+
+def test_a_definition_with_a_wide_key_many_dropped_columns_and_a_long_order_takes_seconds_at_most() -> None:
+    names = [f"c{n}" for n in range(5000)]
+    spec = typed_table("t.wide", pa.schema([(n, pa.int32()) for n in names]), names, uuids=iter(uuid4, None))
+    order = Setting(",".join(str(uuid4()) for _ in range(30_000)), 1)
+    spec = replace(spec, dropped=tuple(sorted(uuid4() for _ in range(20_000))), settings={"sort": order})
+    text = spec.to_json()
+    begun_s = time.thread_time()
+    taken = foreign_table(text)
+    assert join(taken, taken).by_uuid == spec.by_uuid
+    assert time.thread_time() - begun_s < 4
