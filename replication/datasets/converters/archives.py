@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO
 
-from replication.datasets.converters.base import ArchiveMember
+from replication.datasets.converters.base import MEMBERS_MAX, ArchiveMember
 
 _SECOND = 1_000_000_000
 _HEADER_BYTES_MAX = 1 << 20
@@ -87,6 +87,21 @@ def _check_end(file: IO[bytes], at: int) -> None:
         raise tarfile.ReadError("it is cut short, or the header of a member is damaged")
 
 
+class _Listed(list[zipfile.ZipInfo]):
+    """The members that a zip archive lists, as they are read: not many more than an archive may have."""
+
+    def append(self, info: zipfile.ZipInfo) -> None:
+        if len(self) > MEMBERS_MAX:
+            raise zipfile.BadZipFile(f"it has more than {MEMBERS_MAX:,} members")
+        super().append(info)
+
+
+class _ZipFile(zipfile.ZipFile):
+    def _RealGetContents(self) -> None:  # noqa: N802 - zipfile's name
+        self.filelist = _Listed()
+        super()._RealGetContents()  # type: ignore[misc]  # the types lack it
+
+
 class Zip:
     """Finds files in zip archives."""
 
@@ -94,7 +109,7 @@ class Zip:
 
     def members(self, file: IO[bytes]) -> Iterator[ArchiveMember]:
         """See ``Unpacker``."""
-        archive = zipfile.ZipFile(file)
+        archive = _ZipFile(file)
         for info in archive.infolist():
             mode = info.external_attr >> 16
             is_link = (mode & 0o170000) not in (0, 0o100000, 0o040000)

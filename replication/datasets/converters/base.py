@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Protocol, runtime_checkable
 
+MEMBERS_MAX = 1_000_000
 #: What reading an archive may raise when it is damaged, or none.
 UNREADABLE = (
     tarfile.TarError,

@@ -20,14 +20,13 @@ from cachetools import LRUCache
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.converters.base import UNREADABLE, ArchiveMember
+from replication.datasets.converters.base import MEMBERS_MAX, UNREADABLE, ArchiveMember
 from replication.datasets.converters.compression import check_ratio, gunzip, unzstd
 from replication.datasets.converters.plugins import unpacker_of
 from replication.datasets.stores.base import Entry, EntryKind, FileReader, Store, read_whole
 from replication.errors import CopyError, UnsafeNameError
 
 _PACKED = {".gz": gunzip, ".tgz": gunzip, ".zst": unzstd}
-MEMBERS_MAX = 1_000_000
 _OPEN_MAX = 16  # at least as many as threads copy by default
 _PIECE = 1 << 20
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import struct
 import tarfile
 from pathlib import Path
+
+import pytest
 
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.converters.plugins import conversions_of
@@ -68,3 +71,17 @@ def test_usual_headers_of_a_tar_archive_count(tmp_path: Path) -> None:
     assert unpacked(tmp_path).failures == {}
     assert read_tree(tmp_path / "dst") == {f"{name}/{'n' * 150}": b"" for name in "ab"}
     assert os.stat(tmp_path / "dst/a" / ("n" * 150)).st_mtime == 1_600_000_000.5
+
+
+def test_of_a_zip_archive_that_lists_too_many_members_not_all_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.converters.archives.MEMBERS_MAX", 1000, raising=False)
+    listed = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 33, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"x"
+    count = 200_000
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count & 0xFFFF, count & 0xFFFF, count * len(listed), 0, 0)
+    write_tree(tmp_path / "src", {"a.zip": listed * count + end, "b": b"fine"})
+    with memory_below(64):
+        counts = unpacked(tmp_path)
+    assert "it has more than 1,000 members" in counts.failures["a"]
+    assert read_tree(tmp_path / "dst") == {"b": b"fine"}
