@@ -111,6 +111,8 @@ class Zip:
         """See ``Unpacker``."""
         archive = _ZipFile(file)
         for info in archive.infolist():
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # they unpack all that is read
+                raise zipfile.BadZipFile(f"{info.filename!r:.300} is not packed by deflate, as members must be")
             mode = info.external_attr >> 16
             is_link = (mode & 0o170000) not in (0, 0o100000, 0o040000)
             try:

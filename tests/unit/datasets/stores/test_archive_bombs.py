@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -84,4 +85,20 @@ def test_of_a_zip_archive_that_lists_too_many_members_not_all_are_read(
     with memory_below(64):
         counts = unpacked(tmp_path)
     assert "it has more than 1,000 members" in counts.failures["a"]
+    assert read_tree(tmp_path / "dst") == {"b": b"fine"}
+
+
+def test_a_member_of_a_zip_archive_that_says_to_be_small_is_not_unpacked_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    size = 100 << 20
+    with zipfile.ZipFile(tmp_path / "src/a.zip", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("zeros", bytes(size))
+    content = (tmp_path / "src/a.zip").read_bytes()
+    assert len(content) < 1000 and content.count(struct.pack("<L", size)) == 2
+    write_tree(
+        tmp_path / "src", {"a.zip": content.replace(struct.pack("<L", size), struct.pack("<L", 9)), "b": b"fine"}
+    )
+    with memory_below(48):
+        counts = unpacked(tmp_path)
+    assert "'zeros' is not packed by deflate" in counts.failures["a"]
     assert read_tree(tmp_path / "dst") == {"b": b"fine"}
