@@ -58,6 +58,8 @@ class Tar:
         for info in archive:
             if len(archive.pax_headers) > _SHARED_MAX:
                 raise tarfile.ReadError(f"it has more than {_SHARED_MAX} records for all members")
+            if info.size < 0:  # it would be read back, without an end
+                raise tarfile.ReadError(f"{info.name!r:.300} has a size below zero")
             info.pax_headers = {}
             content = files.get(info.linkname) if info.islnk() else info  # a hard link is a file once more
             if content is not None and content.isreg():

@@ -102,3 +102,14 @@ def test_a_member_of_a_zip_archive_that_says_to_be_small_is_not_unpacked_in_memo
         counts = unpacked(tmp_path)
     assert "'zeros' is not packed by deflate" in counts.failures["a"]
     assert read_tree(tmp_path / "dst") == {"b": b"fine"}
+
+
+def test_a_tar_archive_with_a_size_below_zero_is_refused(tmp_path: Path) -> None:
+    """It was told to have changed while it was copied; or its members were read again and again."""
+    for name, size in (("a", "-5"), ("b", "-1024")):
+        tar = header(tarfile.XHDTYPE, record("size", size)) + members(1)
+        write_tree(tmp_path / "src", {f"{name}.tar": tar, "c": b"fine"})
+    counts = unpacked(tmp_path)
+    assert set(counts.failures) == {"a", "b"}
+    assert all("has a size below zero" in reason for reason in counts.failures.values())
+    assert read_tree(tmp_path / "dst") == {"c": b"fine"}
