@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import IO, Any
 
 from cachetools import LRUCache
@@ -29,6 +30,7 @@ from replication.errors import CopyError, UnsafeNameError
 _PACKED = {".gz": gunzip, ".tgz": gunzip, ".zst": unzstd}
 _OPEN_MAX = 16  # at least as many as threads copy by default
 _PIECE = 1 << 20
+_FOLDERS_BYTES_MAX, _FOLDER_BYTES = 1 << 30, 1000  # of memory: for all of an archive, and for each beside its path
 
 
 @dataclass(slots=True)
@@ -201,10 +203,15 @@ def _tree(file: IO[bytes], folder: RelativePath, origin: FileAttributes, members
             continue
         if name and not found.is_folder:
             checked.append((name, found))
-    archive = _Archive(file, refused=refused)
+    archive, room = _Archive(file, refused=refused), _FOLDERS_BYTES_MAX
     top = _common_top([name for name, _ in checked])
     for name, found in checked:
-        _add(archive, folder, name.relative_to(top), found)
+        path = name.relative_to(top)
+        new = takewhile(lambda each: each not in archive.folders, path.parent.with_folders())
+        room -= sum(_FOLDER_BYTES + 2 * len(each) for each in new)
+        if room < 0:
+            raise CopyError(f"the members of {origin.path} are in too many folders, or too deep in them", "Exclude it")
+        _add(archive, folder, path, found)
     if clash := [path for path in archive.folders if path and _is_file(archive, RelativePath(path))]:
         raise CopyError(f"{origin.path} has a file and a folder {clash[0]}", "Exclude it")
     return archive

@@ -90,7 +90,7 @@ def test_of_a_zip_archive_that_lists_too_many_members_not_all_are_read(
 
 def test_a_member_of_a_zip_archive_that_says_to_be_small_is_not_unpacked_in_memory(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
-    size = 100 << 20
+    size = 64 << 20
     with zipfile.ZipFile(tmp_path / "src/a.zip", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("zeros", bytes(size))
     content = (tmp_path / "src/a.zip").read_bytes()
@@ -98,7 +98,7 @@ def test_a_member_of_a_zip_archive_that_says_to_be_small_is_not_unpacked_in_memo
     write_tree(
         tmp_path / "src", {"a.zip": content.replace(struct.pack("<L", size), struct.pack("<L", 9)), "b": b"fine"}
     )
-    with memory_below(48):
+    with memory_below(40):
         counts = unpacked(tmp_path)
     assert "'zeros' is not packed by deflate" in counts.failures["a"]
     assert read_tree(tmp_path / "dst") == {"b": b"fine"}
@@ -113,3 +113,19 @@ def test_a_tar_archive_with_a_size_below_zero_is_refused(tmp_path: Path) -> None
     assert set(counts.failures) == {"a", "b"}
     assert all("has a size below zero" in reason for reason in counts.failures.values())
     assert read_tree(tmp_path / "dst") == {"c": b"fine"}
+
+
+def test_an_archive_whose_members_are_in_ever_new_deep_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such member of two kilobytes took five megabytes of memory."""
+    monkeypatch.setattr("replication.datasets.stores.archives._FOLDERS_BYTES_MAX", 16 << 20, raising=False)
+    (tmp_path / "src").mkdir()
+    with tarfile.open(tmp_path / "src/a.tar", "w") as archive:
+        for number in range(20):
+            archive.addfile(tarfile.TarInfo(f"{number}/{'f/' * 1000}x"))
+    write_tree(tmp_path / "src", {"b": b"fine"})
+    with memory_below(64):
+        counts = unpacked(tmp_path)
+    assert "too many folders, or too deep" in counts.failures["a"]
+    assert read_tree(tmp_path / "dst") == {"b": b"fine"}
