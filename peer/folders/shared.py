@@ -77,7 +77,7 @@ class SharedFolders:
         finally:
             self._places.release(caller.bounded_name)
 
-    def _store(self, ask: FileAsk, caller: str) -> LocalStore:
+    def _store(self, ask: FileAsk, caller: str) -> _SharedStore:
         folder = self._folders.get(ask.folder)
         if folder is None or not is_covered(caller, folder.clusters):
             raise Refusal(
@@ -92,13 +92,27 @@ class SharedFolders:
                 f"{self._cluster} shares folder {ask.folder} to be read only",
                 f"On {self._cluster}, if that is right: read_only = false in [receiver.folders.{ask.folder}]",
             ).error()
-        return LocalStore(str(folder.path))
+        return _SharedStore(str(folder.path))
+
+
+class _SharedStore(LocalStore):
+    """Follows no link among the folders of a path, also of one that another call has moved there meanwhile."""
+
+    def local_path(self, path: RelativePath) -> str:
+        self.check_inside(path.parent)
+        return super().local_path(path)
+
+    def check_inside(self, folder: RelativePath) -> None:
+        """Raise PermissionError if a folder of the path is a link, which could lead anywhere."""
+        for each in folder.with_folders():
+            if os.path.islink(super().local_path(each)):
+                raise PermissionError(errno.EACCES, "a link is not followed")
 
 
 class _Answer:
     """One call about one folder."""
 
-    def __init__(self, store: LocalStore, ask: FileAsk, disk_free_min_bytes: int) -> None:
+    def __init__(self, store: _SharedStore, ask: FileAsk, disk_free_min_bytes: int) -> None:
         self._store = store
         self._ask = ask
         self._disk_free_min_bytes = disk_free_min_bytes
@@ -111,9 +125,9 @@ class _Answer:
         if not all(self._files):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         for path in self._paths:
-            self._check_inside(path if call in (FileCall.SCAN, FileCall.GIVE_FOLDER) else path.parent)
+            store.check_inside(path if call in (FileCall.SCAN, FileCall.GIVE_FOLDER) else path.parent)
         for folder in {path.parent for path in self._files}:
-            self._check_inside(folder)
+            store.check_inside(folder)
 
     def run(self) -> Iterator[SharedEntry | bytes]:
         """What it wants."""
@@ -193,12 +207,6 @@ class _Answer:
         needed = self._disk_free_min_bytes + len(self._ask.content)
         if shutil.disk_usage(self._store.root).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _check_inside(self, folder: RelativePath) -> None:
-        """Raise PermissionError if a folder of the path is a link, which could lead anywhere."""
-        for each in folder.with_folders():
-            if os.path.islink(self._store.local_path(each)):
-                raise PermissionError(errno.EACCES, "a link is not followed")
 
 
 def _copyable(path: RelativePath, size: int, timestamp_ns: int | None, permission: int | None) -> CopyableFile:
