@@ -9,11 +9,13 @@ from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
 from replication import log
 from replication.core.ids import FileId, StreamId
+from replication.error_text import storable
 from replication.files.frames import save_frame
 from replication.files.local import LocalFiles
 from replication.ledger.base import Quarantined, Replay
 from replication.wall_clock import now_us
 
+_REASON_CHARS_MAX = 1000  # names of a peer's schema, of four megabytes, may be in it
 _log = log.get(__name__)
 
 
@@ -39,6 +41,7 @@ class Quarantine:
 
         ``succession`` is the one that makes the frame a lost write; "" for a frame that cannot be applied.
         """
+        reason = storable(reason[:_REASON_CHARS_MAX])
         (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
         copy = save_frame(LocalFiles(), str(self._directory), frame.file, frame.begin, content)
         at = now_us()
