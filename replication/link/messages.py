@@ -13,6 +13,7 @@ from replication.core.arrow import pa
 from replication.core.ids import COUNT_END
 from replication.errors import FormatError
 
+_SHOWN_MAX = 300  # it may quote what was sent, and is logged
 _WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 _M = TypeVar("_M", bound=Message)
 _T = TypeVar("_T")
@@ -24,7 +25,7 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (DecodeError, ValueError, KeyError, TypeError, OSError, StopIteration, pa.ArrowException) as error:
-        raise FormatError(f"{what} cannot be read: {error}") from None
+        raise FormatError(f"{what} cannot be read: {str(error)[:_SHOWN_MAX]}") from None
 
 
 def read_message(kind: type[_M], raw: bytes) -> _M:

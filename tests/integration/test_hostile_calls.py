@@ -15,7 +15,7 @@ import pytest
 
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.errors import PeerRefusedError
+from replication.errors import FormatError, PeerRefusedError
 from replication.link import callers, channel, refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Hello, Refusal
@@ -173,6 +173,15 @@ def test_a_route_that_names_no_files_as_ended_is_refused(pair: Pair, ask: Callab
     asked.ended.append("../x")
     assert "is not a file id" in opened(pair, ask, asked).what
     assert not pair.west.ledger.landing.routes()
+
+
+def test_an_error_about_what_cannot_be_read_is_short_since_it_is_logged(pair: Pair) -> None:
+    """A phase of 60 megabytes, which is none, replaced all that a receiver had logged before."""
+    asked = wire.encode_route(pair.route())
+    asked.phase = "x" * 1_000_000
+    with pytest.raises(FormatError, match="a route cannot be read: 'x") as caught:
+        wire.decode_route(asked)
+    assert len(str(caught.value)) < 1000
 
 
 def opened(pair: Pair, ask: Callable[[str, Any], bytes], route: pb.Route) -> Refusal:
