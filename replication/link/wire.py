@@ -35,7 +35,7 @@ from replication.link.base import (
     Route,
 )
 from replication.link.messages import at_most, check_numbers, read_message, reading
-from replication.link.refusals import decode_refusal, encode_refusal
+from replication.link.refusals import decode_refusal, encode_refusal, shown
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
@@ -246,18 +246,18 @@ def encode_description(there: Description) -> bytes:
 
 
 def decode_description(raw: bytes) -> Description:
-    """Read a DescribeReply."""
+    """Read a DescribeReply. Its texts are shown on terminals, as those of refusals."""
     there = read_message(pb.DescribeReply, raw)
     return Description(
         ClusterId.parse(there.cluster),
-        there.version,
-        there.role,
+        shown(there.version),
+        shown(there.role),
         there.role_epoch,
         there.protocol,
-        dict(there.peers),
-        tuple(there.granted),
+        {shown(name): shown(zookeepers) for name, zookeepers in there.peers.items()},
+        tuple(map(shown, there.granted)),
         there.drilled,
-        there.drill_failure,
+        shown(there.drill_failure),
     )
 
 
@@ -297,7 +297,13 @@ def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
     """Read a ReachedReply."""
     return {
         StreamId.parse(each.stream): Reach(
-            each.durable, each.applied, each.visible, each.held_by, each.comes, each.dropped, _read_spans(each.covered)
+            each.durable,
+            each.applied,
+            each.visible,
+            shown(each.held_by),
+            each.comes,
+            each.dropped,
+            _read_spans(each.covered),
         )
         for each in read_message(pb.ReachedReply, raw).streams
     }

