@@ -103,6 +103,7 @@ def test_secrets_are_masked_wherever_they_hide(tmp_path: Path, format: log.Forma
         url="postgresql+psycopg://walship:hush@db:5432/ledger",
         jdbc="jdbc:postgresql://db/x?user=u&password=hush",
         pair=("https://u:hush@h", 1),
+        unquoted="postgresql://walship:a@hush@b@hush@db:5432/ledger",
         error=ValueError("cannot open postgresql://u:hush@db"),
     )
     try:
