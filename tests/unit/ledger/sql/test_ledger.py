@@ -107,6 +107,12 @@ def test_what_is_wrong_with_a_ledgers_address_is_told_without_its_password(url: 
     assert "geheim" not in str(refused.value)
 
 
+def test_a_password_with_an_at_sign_that_is_not_quoted_is_not_told_as_the_host() -> None:
+    with pytest.raises(ConfigError, match="its password has an @") as refused:
+        ledger.open_ledger("postgresql://walship:first@geheim@127.0.0.1:1/db")
+    assert "geheim" not in str(refused.value) and "%40" in refused.value.hint
+
+
 @pytest.mark.parametrize("url", ["postgresql://h:port/db", "postgresql://[::1/db"])
 def test_a_ledgers_address_that_is_no_url_is_a_mistake_in_the_configuration(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a ledger address"):
