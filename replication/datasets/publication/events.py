@@ -58,17 +58,20 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        raise OSError(f"it answers {code} and names {redact(newurl)} instead")
+        fp.close()
+        there = redact(newurl).replace(req.selector, "/…") if len(req.selector) > 1 else redact(newurl)
+        raise OSError(f"it answers {code} and names {there} instead")
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class WebhookEvents:
-    """Posts events to a URL, as JSON arrays of at most 1,000."""
+    """Posts events to a URL, as JSON arrays of at most 1,000. Its path and query may be secret, and are not shown."""
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._shown = "://".join(urlsplit(url)[:2])
 
     def send(self, events: Sequence[str]) -> None:
         """Post them; OSError for any answer but 2xx, a redirect, too."""
@@ -79,7 +82,7 @@ class WebhookEvents:
                 with _OPENER.open(request, timeout=_TIMEOUT_S):
                     pass
             except (OSError, http.client.HTTPException) as error:  # or what answered does not speak HTTP
-                raise OSError(f"the event was not sent ({_why(error)}) to {redact(self._url)}") from error
+                raise OSError(f"the event was not sent ({_why(error)}) to {self._shown}") from error
 
 
 def _why(error: Exception) -> str:
@@ -99,7 +102,7 @@ def open_events(address: str) -> EventSink:
         return KafkaEvents(address)
     if "://" in address:
         raise ConfigError(
-            f"events cannot be sent to {address}", "Give a path, or a URL that begins with http, https or kafka"
+            f"events cannot be sent to {redact(address)}", "Give a path, or a URL that begins with http, https or kafka"
         )
     return FileEvents(address)
 

@@ -128,6 +128,34 @@ def test_a_webhook_that_does_not_speak_http_has_not_taken_events() -> None:
         thread.join()
 
 
+def test_the_token_in_the_address_of_a_webhook_is_in_no_error() -> None:
+    """A user or a password is refused with the advice to put the token in the path or query."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(301)
+            self.send_header("Location", f"http://other.example{self.path}/")
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            with pytest.raises(OSError, match="not sent .*http://other.example/…/ instead") as failed:
+                WebhookEvents(f"http://127.0.0.1:{server.server_port}/services/T0/geheim?key=geheim").send(["{}"])
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "geheim" not in str(failed.value) and f"to http://127.0.0.1:{server.server_port}" in str(failed.value)
+    with pytest.raises(ConfigError, match="cannot be sent to amqp") as refused:
+        open_events("amqp://user:geheim@host/events")
+    assert "geheim" not in str(refused.value)
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_a_webhook_that_redirects_has_not_taken_events(code: int) -> None:
     class Handler(BaseHTTPRequestHandler):
