@@ -7,7 +7,7 @@ is read front to back in one answer, since servers need not serve ranges.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
@@ -128,7 +128,11 @@ def _links(fs: Any, folder: str) -> list[str]:
             f"the page of {folder} is larger than {_PAGE_BYTES_MAX >> 20} MiB", "Copy its files by a manifest"
         )
     page.feed(b"".join(parts).decode(errors="replace"))
-    return sorted({urldefrag(quote(urljoin(folder, link), safe=_RESERVED)).url for link in page.found})
+    found = set()
+    for link in page.found:
+        with suppress(ValueError):  # of brackets: it is no address
+            found.add(urldefrag(quote(urljoin(folder, link), safe=_RESERVED)).url)
+    return sorted(found)
 
 
 class _Links(HTMLParser):

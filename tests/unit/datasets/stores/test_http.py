@@ -55,6 +55,10 @@ def test_names_with_marks_are_found_however_a_page_quotes_them_and_other_links_a
     assert listed(page) == [f"http://h/d/{name}" for name in ("a:b", "café", "it's", 'say "a&b"')]
 
 
+def test_a_link_that_is_no_address_does_not_hide_the_files_of_its_page() -> None:
+    assert listed(b'<a href="http://[">1</a><a href="//[x]/y">2</a><a href=b>b</a>') == ["http://h/d/b"]
+
+
 @pytest.mark.parametrize(
     ("folder", "link"), [("a%20%281%29", "/a%20(1)/x"), ("R&D", "/R%26D/x"), ("caf%c3%a9", "http://h/caf%C3%A9/x")]
 )
