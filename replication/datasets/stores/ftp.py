@@ -6,6 +6,7 @@ Names reach the server inside lines of commands; :class:`RelativePath` has no ch
 from __future__ import annotations
 
 import ftplib
+import re
 import select
 import socket
 import ssl
@@ -20,6 +21,7 @@ from replication.datasets.stores.drivers import Driver, check_replaceable, repla
 from replication.errors import StorageError
 
 _SECOND = 1_000_000_000
+_OCTAL = re.compile("[0-7]{1,20}")
 _KINDS = {"file": "file", "dir": "directory"}
 
 
@@ -71,7 +73,7 @@ class FtpDriver(Driver):
     def permission(self, info: dict[str, Any]) -> int | None:
         """The ``UNIX.mode`` fact."""
         mode = str(info.get("unix.mode", ""))
-        return int(mode, 8) if mode.isdigit() else None
+        return int(mode, 8) & 0o7777 if _OCTAL.fullmatch(mode) else None
 
     def open_reader(self, fs: Any, path: str, size: int) -> Any:
         """A stream that begins where the first read does."""

@@ -26,3 +26,8 @@ def test_a_file_is_described_by_facts_in_any_letter_case() -> None:
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_store(told: str) -> None:
     with pytest.raises(StorageError, match="describes a by what cannot be read"):
         FtpDriver().info(answering(told), "a")
+
+
+@pytest.mark.parametrize(("told", "mode"), [("0640", 0o640), ("100644", 0o644), ("888", None), ("²", None), ("", None)])
+def test_a_mode_that_is_none_does_not_hide_the_files_of_its_folder(told: str, mode: int | None) -> None:
+    assert FtpDriver().permission({"unix.mode": told}) == mode
