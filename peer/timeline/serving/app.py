@@ -22,6 +22,7 @@ from peer.timeline.views import Views
 from replication import __version__, log
 from replication.core.timeline.instants import Instant
 from replication.core.timeline.view import FileSlice
+from replication.error_text import one_line
 from replication.errors import ConfigError, ReplicationError, RequestError
 
 _log = log.get(__name__)
@@ -93,8 +94,9 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        _log.error("timeline_request_error", path=request.url.path, error=f"{type(error).__name__}: {error}")
-        return JSONResponse({"error": f"{type(error).__name__}: {error}", "hint": "See the server's log"}, 500)
+        what = log.redact(one_line(error))  # of a library, which may quote an address or a statement with its values
+        _log.error("timeline_request_error", path=request.url.path, error=what)
+        return JSONResponse({"error": what, "hint": "See the server's log"}, 500)
 
 
 @router.get("/timeline", response_model=models.TimelineReply)

@@ -30,6 +30,8 @@ class Known:
     def job(self, name: str) -> Mapping[str, Any] | None:
         if name == "broken":
             raise OSError("the disk is gone")
+        if name == "leaking":
+            raise RuntimeError("no answer of postgresql://walship:geheim@db/catalog")
         return {"name": name, "source": "file:///in", "target": "file:///out"} if name == "nightly/copy" else None
 
     def table_instants(self, name: str) -> list[Instant] | None:
@@ -189,6 +191,7 @@ def test_a_jobs_specification_is_found_missing_or_failing(ask: httpx.Client) -> 
     assert (missing.status_code, missing.json()["error"]) == (404, "there is no job none")
     broken = ask.get("/v1/jobs/broken")
     assert (broken.status_code, broken.json()["error"]) == (500, "OSError: the disk is gone")
+    assert ask.get("/v1/jobs/leaking").json()["error"].endswith("postgresql://walship:***@db/catalog")
 
 
 def test_the_instants_of_a_table_are_served(ask: httpx.Client) -> None:
