@@ -381,7 +381,8 @@ def _undone(context: RoleChange, error: StepFailedError, epoch: int) -> Replicat
         try:
             with context.leased() as stored:
                 if stored is not None and stored.failures == 1:  # nobody has run it again meanwhile
-                    state = _take_writes(context, epoch + 1, context.unfinished_steps())
+                    newer = epoch + 1 if context.stopped_s else 0  # writers that were not stopped keep their epoch
+                    state = _take_writes(context, newer, context.unfinished_steps())
                     now = "takes writes" if state.role is Role.ACTIVE else "is STANDBY by another change of its role"
                     error.hint = with_remedy(f"It was undone: {context.own.name} {now}", error)
         except ReplicationError as failed:
