@@ -26,7 +26,7 @@ from replication.ledger.base import Peer
 
 _POLL_S = 0.1
 _STREAMS_ASKED = 1000
-_BOOTSTRAP_TIMEOUT_S = 24 * 3600.0
+_TIMEOUT_S = 24 * 3600.0  # of what a long absence left to send
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ def failback(context: RoleChange, peer: str, *, leave: bool = False) -> FailedBa
             refuse(list(plan.refusals), f"{peer} cannot take over from {plan.origin} now")
         brought = tuple(plan.bootstraps)
         _bootstrap(context, peer)
-        if pending_bytes(context, peer):  # of a long absence: without a time limit
+        if pending_bytes(context, peer):
             context.report(f"{peer} gets what is in WALs here and not there")
-            context.cluster.drain(peer)
+            context.cluster.drain(peer, timeout_s=_TIMEOUT_S)
     done: SwitchedOver = switchover(context, peer)
     seconds = round(time.monotonic() - began, 3)
     return FailedBack(done.origin, peer, done.epoch, brought, done.outage_s, seconds)
@@ -198,7 +198,7 @@ def _bootstrap(context: RoleChange, peer: str) -> None:
             cluster.ledger.bootstraps.keep_known(peer, table, max(rule.generation for rule in rules), there)
         names.append(name)
     if names:
-        await_bootstrap(cluster.peering, names, peer, _BOOTSTRAP_TIMEOUT_S)
+        await_bootstrap(cluster.peering, names, peer, _TIMEOUT_S)
 
 
 def _some(sequences: Mapping[StreamId, int]) -> Iterable[dict[StreamId, int]]:

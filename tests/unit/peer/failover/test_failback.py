@@ -178,6 +178,26 @@ def test_a_failback_waits_for_lost_writes_also_where_this_cluster_was_restored_s
         assert returning._has_sent_all(context, Peer("east", "", east)) == (successor == NORTH)
 
 
+def test_a_failback_waits_for_what_is_in_wals_as_long_as_for_bootstraps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[float]()
+    monkeypatch.setattr(returning, "pending_bytes", lambda *_: 5)
+    with role_pair(tmp_path) as pair:
+        pair.write()
+        pair.east.handle.drain("west")
+        command = pair.east.command()
+        real = command.cluster.drain
+
+        def drained(peer: str, *, timeout_s: float = 3600.0) -> object:
+            waited.append(timeout_s)
+            return real(peer, timeout_s=timeout_s)
+
+        monkeypatch.setattr(command.cluster, "drain", drained)
+        assert failback(command, "west").successor == "west"
+    assert waited[0] == 24 * 3600.0, "a long absence leaves more than an hour of sending"
+
+
 def test_a_failback_passes_over_a_table_that_is_dropped_as_its_bootstrap_is_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
