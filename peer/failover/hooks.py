@@ -102,8 +102,9 @@ class RoleHooks:
         given = {"event": event, "change": change, "phase": phase, **about}
         environment = {**os.environ, **{f"{PREFIX}{name.upper()}": value for name, value in given.items()}}
         name = f"hook {file.name} {event} {phase}"
-        with tempfile.TemporaryFile() as output:
+        with contextlib.ExitStack() as opened:
             try:
+                output = opened.enter_context(tempfile.TemporaryFile())
                 running = subprocess.Popen(
                     [str(file), event, phase],
                     cwd=self.folder,

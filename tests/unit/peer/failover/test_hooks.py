@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,6 +91,22 @@ def test_a_hook_that_fails_after_is_reported_and_the_others_run(hooks: Hooks) ->
         pass
     assert hooks.said == ["hook 10-dns after promote failed with exit code 1. The failover goes on"]
     assert len(hooks.called) == 4
+
+
+def test_a_hook_for_whose_output_there_is_no_temporary_file_has_failed(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    hooks.put("10-dns")
+    made = hooks.make()
+    with made.around("switchover", "promote", ABOUT):
+        monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    failure = "hook 10-dns {} promote cannot be run: No space left on device"
+    assert hooks.said == [f"{failure.format('after')}. The switchover goes on"]
+    with pytest.raises(RequestError, match=failure.format("before")), made.around("switchover", "promote", ABOUT):
+        raise AssertionError("the phase was begun")
 
 
 def test_nothing_runs_after_a_phase_that_failed(hooks: Hooks) -> None:
