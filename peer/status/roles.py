@@ -51,7 +51,7 @@ def role_history(ledger: Ledger, quarantined: Iterable[Quarantined]) -> RoleHist
 
 def _known(ledger: Ledger, each: Succession, kept: int) -> KnownSuccession:
     """One succession; the successor itself has taken back what it applied beyond the cut."""
-    is_here = each.is_planned or each.successor == ledger.cluster
+    is_here = each.is_planned or each.successor in (ledger.cluster, *ledger.former)
     applied = 0 if is_here else ledger.successions.landed_beyond(each)
     names = each.origin.name, each.successor.name
     return KnownSuccession(*names, each.epoch, each.at, each.is_planned, kept, applied)
