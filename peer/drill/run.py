@@ -137,11 +137,11 @@ class RunningDrill:
                 self._plan_switchover(self._request.rehearse)
 
     def _origin(self) -> str:
-        """Of several clusters that send here the only one that answers as ACTIVE; "" for none."""
+        """The id of the only one that answers as ACTIVE, of several clusters that send here; "" for none."""
         context = RoleChange(self._cluster)
         sources = {route.source for route in self._cluster.ledger.landing.routes()}
-        there = [(each.name, answer(context, each)) for each in sources] if len(sources) > 1 else []
-        active = [name for name, found in there if found is not None and found.role == Role.ACTIVE.value]
+        there = [(str(each), answer(context, each)) for each in sources] if len(sources) > 1 else []
+        active = [id for id, found in there if found is not None and found.role == Role.ACTIVE.value]
         return active[0] if len(active) == 1 else ""
 
     def _plan(self, origin: str) -> None:

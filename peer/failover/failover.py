@@ -136,6 +136,7 @@ class FailoverPlan:
     warning: str = ""
     fence: str = ""
     rto_s: float | None = None
+    origin_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def plan_failover(
 
     Args:
         context: the cluster that takes over.
-        origin_name: the cluster that is lost; "" for the only one that sends to this one.
+        origin_name: the cluster that is lost, or its id; "" for the only one that sends to this one.
         at: the time at which the tables open, or ``CONSISTENT``, or ``EVERYTHING`` that landed.
         force: also if that cluster answers, or another one has taken over from it.
         incomplete: also if a bootstrap from there is not complete; the tables open with everything that landed.
@@ -198,7 +199,9 @@ def plan_failover(
     warning = drill_warning(own, drills.drilled, drills.failure, stale_s, now)
     texts = note, warning, fenced
     rto_s = drills.good.rto_s if drills.good is not None else None
-    return FailoverPlan(origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts, rto_s)
+    return FailoverPlan(
+        origin.name, own, epoch, described, refusals, opens.upto, loss, least, pending, *texts, rto_s, str(origin)
+    )
 
 
 def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
@@ -209,7 +212,7 @@ def _begun(context: RoleChange, origin: ClusterId) -> EndOrigin | None:
 
 def is_begun(context: RoleChange, plan: FailoverPlan) -> bool:
     """Whether the plan is that a failover goes on that has ended the origin's epochs already."""
-    return _begun(context, _origin(context, context.cluster.ledger.landing.routes(), plan.origin)) is not None
+    return _begun(context, ClusterId.parse(plan.origin_id)) is not None
 
 
 def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
@@ -221,7 +224,7 @@ def failover(context: RoleChange, plan: FailoverPlan) -> FailedOver:
         StepFailedError: run it again; it goes on with the step that failed.
     """
     began = time.monotonic()
-    origin = _origin(context, context.cluster.ledger.landing.routes(), plan.origin)
+    origin = ClusterId.parse(plan.origin_id)
     try:
         begun = _resumed(context, origin)
         if begun is not None:
@@ -296,11 +299,11 @@ def _not_sent_back(context: RoleChange, origin: ClusterId) -> str:
 def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> ClusterId:
     """The cluster that is lost; that of an unfinished failover, though its succession may be known already."""
     stored = next((step.origin for step in context.unfinished_steps() if isinstance(step, EndOrigin)), "")
-    if stored and name in ("", ClusterId.parse(stored).name):
+    if stored and name in ("", ClusterId.parse(stored).name, stored):
         return ClusterId.parse(stored)
     ended = context.cluster.ledger.successions.known()
     found = {route.source for route in routes}
-    named = {each for each in found if each.name == name} if name else found
+    named = {each for each in found if name in (each.name, str(each))} if name else found
     if len(named) > 1:  # those that another cluster took over from take no writes
         named = {each for each in named if ended.of(each) is None} or named
     if len(named) == 1:
@@ -309,7 +312,14 @@ def _origin(context: RoleChange, routes: Iterable[InboundRoute], name: str) -> C
     if not found:
         raise RequestError(f"no cluster sends tables to {own}", "Run it on a cluster that gets the lost one's tables")
     several = f"several clusters send tables to {own}: {known}"
-    what = f"{name} sends no tables to {own}; these do: {known}" if name and not named else several
+    if name and named:  # one that was made anew, and not defined again here
+        ids = ", ".join(sorted(map(str, named)))
+        raise RequestError(
+            f"several clusters that are called {name} have sent tables to {own}: {ids}",
+            f"Give the id of the one that is lost; the plan says when it was last heard: walship failover {own} --from"
+            " ID --plan",
+        )
+    what = f"{name} sends no tables to {own}; these do: {known}" if name else several
     raise RequestError(what, f"Name the one that is lost: walship failover {own} --from CLUSTER")
 
 

@@ -101,6 +101,20 @@ def test_a_failover_on_a_cluster_whose_former_id_took_over_before_is_not_refused
     assert plan_failover(change, "east", incomplete=True).refusals == ()
 
 
+def test_of_two_clusters_of_one_name_as_after_a_wipe_the_lost_one_is_named_by_its_id(change: RoleChange) -> None:
+    ledger, anew = change.cluster.ledger, ClusterId("east", UUID(int=98))
+    ledger.landing.declare_routes([InboundRoute(anew, change.cluster.tables()[1].uuid, "default", 1, {})])
+    with pytest.raises(RequestError, match="several clusters that are called east have sent") as refused:
+        plan_failover(change, "east")
+    assert str(EAST) in refused.value.what and str(anew) in refused.value.what
+    assert "walship failover west --from ID" in refused.value.hint
+    plan = plan_failover(change, str(anew), force=True, incomplete=True)
+    assert plan.origin == "east" and not is_begun(change, plan)
+    assert failover(change, plan).successor == "west"
+    (known,) = ledger.successions.known().all
+    assert known.origin == anew
+
+
 def interrupt(change: RoleChange, patched: pytest.MonkeyPatch) -> StepFailedError:
     """A failover from east fails once it has ended east's epochs, on a cluster to which north sends, too."""
     table = change.cluster.tables()[1].uuid
