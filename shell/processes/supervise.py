@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peer.status.role_processes import ProcessState
+from replication import config as configuration
 from replication.config import Config
 from replication.error_text import signal_text
 from replication.errors import ConfigError
@@ -70,6 +71,10 @@ class RoleSupervisor:
 
         Call it from the main thread: the kernel's parent-death signal follows the thread.
         """
+        if changed := self._changed():
+            return self._put_off(
+                0, f"{self._file} has another {changed} by now, which the other processes do not: walship down, then up"
+            )
         try:
             self._process, self._lifeline = self._spawned()
         except OSError as error:  # a full disk, or too many processes or open files
@@ -87,6 +92,14 @@ class RoleSupervisor:
             _signal_group(before.pid, signal.SIGCONT)  # frozen, it did not end with its supervisor, and has the lock
         (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
         return start_role(self.role, self._file, output)
+
+    def _changed(self) -> str:
+        """What of the file, of all that a host's processes must agree on, was changed since the first ones started."""
+        try:
+            was, now = _shared(self._config), _shared(configuration.load(self._file))
+        except ConfigError:  # the process itself says what is wrong
+            return ""
+        return ", ".join(name for name, value in was.items() if now[name] != value)
 
     @property
     def _output(self) -> Path:
@@ -262,6 +275,17 @@ class Supervisor:
     def _report(self, event: RoleEvent) -> None:
         with suppress(OSError):  # events cannot be written to a full disk; the roles go on
             self._on_event(event)
+
+
+def _shared(config: Config) -> dict[str, object]:
+    """Where the processes of a host find each other, and what they share."""
+    return {
+        "cluster.name": config.cluster.name,
+        "cluster.host": config.cluster.host,
+        "cluster.data_dir": config.data_dir,
+        "zookeeper.root": config.zookeeper_root,
+        "ledger.url": config.ledger_url,
+    }
 
 
 def _reason(code: int, failed: ProcessState | None, output: Path) -> str:

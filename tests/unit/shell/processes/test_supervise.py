@@ -266,6 +266,38 @@ def test_a_role_that_any_signal_ended_is_started_again(
     assert [event.detail for event in role.poll()] == [f"{reason}; starts again in 0.5 s"]
 
 
+def test_a_role_does_not_start_again_under_another_host_name_or_folder_than_the_others_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.toml"
+
+    def write(more: str) -> None:
+        file.write_text(f'[cluster]\nname = "east"\ndata_dir = "{tmp_path}"\n{more}')
+
+    write("")
+    config = configuration.load(file, {}, {})
+    started: list[_Process] = []
+
+    def start_role(*_: object) -> tuple[_Process, None]:
+        started.append(_Process())
+        return started[-1], None
+
+    monkeypatch.setattr(supervise, "start_role", start_role)
+    monkeypatch.setattr(supervise, "_signal_group", lambda pid, number: None)
+    monkeypatch.setattr(supervise, "_BACKOFF_FIRST_S", 0.0)
+    role = RoleSupervisor("worker", config, file)
+    assert role.start().event == "started"
+    started[0].returncode = 1
+    write('host = "other"\n[zookeeper]\nroot = "/elsewhere"\n')
+    assert role.poll()[0].detail.startswith("exit code 1")
+    (event,) = role.poll()
+    assert event.event == "ended" and len(started) == 1
+    assert "has another cluster.host, zookeeper.root by now" in event.detail and "walship down" in event.detail
+    write("[worker]\nstreams_max = 3\n")
+    wait_until(lambda: bool(role.poll()), what="its start")
+    assert len(started) == 2, "other settings may change"
+
+
 def test_a_role_that_is_frozen_stops_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     config.run_dir.mkdir(parents=True)
