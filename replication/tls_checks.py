@@ -5,14 +5,17 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from replication.errors import ConfigError
 from replication.permissions import exposed
-from replication.settings import ReceiverSection, ZooKeeperSection, split_address
+from replication.settings import ReceiverSection, TlsSection, ZooKeeperSection, split_address
 
 _PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
 _EVERYWHERE = ("0.0.0.0", "::")
+_NOT_NAMED = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 _SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 
 
@@ -75,3 +78,37 @@ def unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]
                 yield f"{section}.{key}: there is no file {file}"
             elif key == "key" and (reason := exposed(file)):
                 yield f"{section}.{key}: {reason}"
+
+
+def check_named(tls: TlsSection, cluster: str) -> None:
+    """Raise ConfigError if the certificate of links does not name the cluster, so that no peer would talk to it.
+
+    Two ends in memory shake hands, of which one trusts this certificate. What else is wrong with it is not looked at.
+    """
+    import ssl  # deferred: few commands need it
+
+    if tls.cert is None or tls.key is None:
+        return
+    with suppress(ssl.SSLError, OSError, ValueError):
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        server.load_cert_chain(tls.cert, tls.key, password=b"")
+        client.load_verify_locations(tls.cert)
+        client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+        client.hostname_checks_common_name = False
+        there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+        asking, asked = (
+            client.wrap_bio(here, there, server_hostname=cluster),
+            server.wrap_bio(there, here, server_side=True),
+        )
+        for end in (asking, asked, asking):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                if error.verify_code == _NOT_NAMED:
+                    raise ConfigError(
+                        f"the certificate {tls.cert} does not name cluster {cluster}, so no other cluster would talk to"
+                        " it",
+                        f'Have one issued with the DNS name "{cluster}", for tls.cert',
+                    ) from None

@@ -23,6 +23,7 @@ from replication.errors import ConfigError, FormatError, LockedFileError, NoSpac
 from replication.files.owner import is_here, owner_name, shown_owner
 from replication.ledger.base import Ledger
 from replication.tables.spark.jars import java_home_check
+from replication.tls_checks import check_named
 
 _log = log.get(__name__)
 _SENDING_NEEDS = 16 << 20
@@ -34,8 +35,8 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     """Make the data directory, and check what ``roles`` need to run.
 
     Raises:
-        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, or its ledger
-            is missing or damaged.
+        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, its ledger is missing or
+            damaged, or the certificate of links is not the cluster's.
         NoSpaceError: too little disk is free.
         SparkMissingError: PySpark is not installed.
     """
@@ -43,6 +44,8 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     _check_space(config, roles)
     _check_leftovers(config)
     check_moved(config)
+    if {"receiver", "worker"}.intersection(roles):
+        check_named(config.tls, config.cluster.name)
     spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
     if spark or embedded:
         java_home_check()

@@ -23,6 +23,7 @@ from shell import main
 from shell.processes.preflight import check_host, data_dir_lock, running_pid, runs_elsewhere
 from shell.processes.roles import make_ledger
 from shell.processes.up import chosen_roles
+from tests.certificates import Authority
 from tests.tables_made import keyed
 
 
@@ -36,6 +37,20 @@ def test_directories_are_made(tmp_path):
     config = config_in(tmp_path)
     check_host(config, ("master",))
     assert all((tmp_path / name).is_dir() for name in ("wal", "landing", "warehouse", "log", "run"))
+
+
+@pytest.mark.parametrize(("names", "is_ours"), [("east", True), ("west", False), ("", False)])
+def test_a_certificate_that_does_not_name_the_cluster_is_refused_before_its_receiver_starts(tmp_path, names, is_ours):
+    made = Authority(tmp_path / "authority").tls("east", cluster=names)
+    section = {"ca": made.ca, "cert": made.certificate, "key": made.key}
+    config = config_in(tmp_path, tls=section)
+    check_host(config, ("master",))
+    if is_ours:
+        check_host(config, ("worker", "receiver"))
+        return
+    with pytest.raises(ConfigError, match="does not name cluster east") as refused:
+        check_host(config, ("worker", "receiver"))
+    assert made.certificate in refused.value.what and 'DNS name "east"' in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["run", "log"])
