@@ -34,6 +34,8 @@ _OVERHEAD_BYTES = 64 << 10
 LARGER = "Set [worker] message_bytes_max here and [receiver] message_bytes_max there higher, or send fewer tables"
 #: What gRPC says when one end does not take the other's certificate, or one end has no TLS, in part.
 _TLS_FAILED = ("handshake failed", "verification check failed")
+#: What it says when the other end took the connection and closed it, in part; it gives no reason.
+_CLOSED = ("socket closed", "connection reset", "broken pipe")
 
 Options = list[tuple[str, int | str]]
 
@@ -42,6 +44,11 @@ def remedy(details: str) -> str:
     """What to do when there is no connection; ``details`` are what gRPC says of it."""
     if any(text in details.lower() for text in _TLS_FAILED):
         return "Its certificate must name the cluster and be valid, and both sides trust the other's authority: [tls]"
+    if any(text in details.lower() for text in _CLOSED):
+        return (
+            "Who listens there has ended, or takes only callers with TLS and a certificate of an authority that it"
+            " trusts: [tls] on both sides"
+        )
     return "Is its receiver up?"
 
 
