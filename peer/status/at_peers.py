@@ -150,8 +150,8 @@ def _at_peer(
             if file in rows:
                 since = lacking.since(rows[file], status, fresh.get(file, 0), known)
                 lag_s = max(lag_s, (lacking.now - since) / 1e6)
-    lagging = "held" if rule.table in held else "failing" if error else "behind"
-    state = "paused" if peer.paused else lagging if lag_bytes else "caught_up"
+    lagging = ("failing" if error else "behind") if lag_bytes else "caught_up"
+    state = "paused" if peer.paused else "held" if rule.table in held else lagging
     if rule.phase is not Phase.LIVE:
         state = rule.phase.value
     return TableAtPeer(

@@ -91,6 +91,12 @@ def test_an_error_of_a_file_is_shown_for_the_tables_that_wait_for_it(east: Site)
     assert (shown(east)["state"], shown(east)["last_error"]) == ("caught_up", "")
 
 
+def test_a_table_that_the_peer_refuses_is_held_also_before_it_has_rows_to_send(east: Site) -> None:
+    why = f"west has another table named {SPEC.name}"
+    east.ledger.sending.set_held("west", "h0", {SPEC.uuid: why}, now_us())
+    assert (shown(east)["state"], shown(east)["lag_bytes"], shown(east)["last_error"]) == ("held", 0, why)
+
+
 def test_the_first_files_and_ranges_are_shown_however_many_there_are(east: Site) -> None:
     files = [closed_wal(east)[0] for _ in range(FILES_MAX + 2)]
     row = shown(east)
