@@ -117,7 +117,7 @@ def test_a_rule_lists_no_wal_that_is_deleted_and_none_of_the_peers_own(sending: 
     applied(sending, FLIGHTS, {deleted: HEADER + 3 * FRAME})
     sending.files.retire(deleted, 0)
     Route(sending, wal(0, NORTH)).land(claims(stream(FLIGHTS, wal(0, NORTH)), 0, 4, 0))
-    Route(sending).land(claims(stream(FLIGHTS, wal()), 0, 1, 0))
+    Route(sending).land(claims(stream(FLIGHTS, wal()), 0, 1, 0, commit=1))
     (rule,) = sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     assert rule.required_from == RequiredFrom({here: 2, wal(): 1}, [here])
     assert sending.rules.all() == [rule]

@@ -10,7 +10,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import RequestError, StaleTermError
 from replication.ledger.base import FileKind, Ledger, PeerProgress, Rule
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, claims, peer, stream, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
 from tests.noted import need_bootstrap
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
@@ -164,6 +164,19 @@ def test_frames_that_came_from_the_peer_itself_are_in_no_gap(sending: Ledger) ->
     relayed.land(claims(stream(FLIGHTS, wal(1, EAST)), 0, 2, 0))
     disable(sending)
     assert [gap.frames for gap in enable(sending).gaps] == [2]
+
+
+@pytest.mark.parametrize("is_retired", [False, True])
+def test_a_bootstrap_without_rows_is_in_no_gap(sending: Ledger, is_retired: bool) -> None:
+    """It is one frame, of coverage, which has no commit time."""
+    bootstrap = Route(sending, source=wal(1, EAST))
+    bootstrap.land(claims(stream(FLIGHTS, wal(1, EAST)), 0, 1, 0))
+    if is_retired:
+        sending.files.close(bootstrap.file, bootstrap.at)
+        applied(sending, FLIGHTS, {bootstrap.file: bootstrap.at})
+        sending.files.retire(bootstrap.file, 0)
+        assert sending.files.get(bootstrap.file) is None
+    assert enable(sending).gaps == ()
 
 
 def test_a_dropped_table_keeps_its_rules_until_its_peers_have_what_was_written_to_it(sending: Ledger) -> None:

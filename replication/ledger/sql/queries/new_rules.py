@@ -137,10 +137,17 @@ def _gaps(
     sent: sa.ColumnElement[bool],
     now: int,
 ) -> dict[tuple[UUID, str], tuple[Gap, ...]]:
-    """What cluster ``to`` is never sent of each group: all of it so far, or what came since an earlier rule ended."""
-    end = sa.func.max(_c.seq_end).label("end")
-    ends = sa.select(_s.table_uuid, _s.table_group, end).join(schema.claims).where(sent, ~_c.divergent)
-    each = ends.group_by(_s.id, _s.table_uuid, _s.table_group).subquery().c
+    """What cluster ``to`` is never sent of each group: all of it so far, or what came since an earlier rule ended.
+
+    Streams without a commit time are of bootstraps without rows, and do not count.
+    """
+    end, newest = sa.func.max(_c.seq_end).label("end"), sa.func.coalesce(sa.func.max(_f.commit_hi), 0)
+    here = sa.join(schema.streams, schema.claims).outerjoin(schema.files)
+    ends = sa.select(_s.table_uuid, _s.table_group, end).select_from(here).where(sent, ~_c.divergent)
+    dated = ends.group_by(_s.id, _s.table_uuid, _s.table_group, _s.retired_hi).having(
+        (_s.retired_hi > 0) | (newest > 0)
+    )
+    each = dated.subquery().c
     frames = sa.select(each.table_uuid, each.table_group, sa.cast(sa.func.sum(each.end), sa.BigInteger).label("frames"))
     found: dict[tuple[UUID, str], tuple[Gap, ...]] = {
         (UUID(row.table_uuid), row.table_group): (Gap(0, now, row.frames),)
