@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from peer.tables.latest import Folded
 from peer.tables.read import Pinned, base_of, earliest_of
+from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from replication.tables.base import History, Snapshot
@@ -71,7 +72,10 @@ def choose_instant(tables: Mapping[str, TableTime]) -> ForkInstant:
 def table_time(replicated: Mapping[object, tuple[int, str]], spec: TableSpec, table: History | None) -> TableTime:
     """A table's times, by the replicated time and what holds it of each origin."""
     time, held_by = min(replicated.values(), default=(0, ""))
-    return TableTime(time, held_by, 0 if table is None or not spec.key else earliest_of(table))
+    if table is None or not spec.key:  # of one without a key only expired rows are removed
+        removed = time - REMOVED_LATER_US
+        return TableTime(time, held_by, 0 if table is None or horizon(spec, removed) is None else removed)
+    return TableTime(time, held_by, earliest_of(table))
 
 
 def pin(spec: TableSpec, histories: Histories | None, time: int) -> Pinned | None:

@@ -7,6 +7,7 @@ import pytest
 from peer.drill.instant import Histories, TableTime, choose_instant, pin, table_time
 from peer.tables.latest import Folded
 from peer.tables.read import Pinned
+from replication.core.definition.alter import set_properties
 from replication.errors import RequestError
 from replication.tables.base import History, Snapshot
 from tests.tables_made import keyed
@@ -53,6 +54,17 @@ def test_tables_of_which_nothing_is_known_are_left_out() -> None:
 def test_a_tables_time_is_that_of_its_slowest_origin() -> None:
     assert table_time({"x": (9, ""), "y": (3, "a gap")}, SPEC, history(*folds(2))) == TableTime(3, "a gap", 2)
     assert table_time({}, SPEC, None) == TableTime(0, "", 0)
+
+
+def test_a_table_without_a_key_cannot_be_forked_before_rows_expired_that_are_removed() -> None:
+    log, at, minute = keyed("ops.log", key=()), {"x": (7_200_000_000, "")}, 60_000_000
+    aged = set_properties(log, {"max_age_s": "3600"}, 1)
+    assert table_time(at, log, history(("append", {}))).earliest == table_time(at, aged, None).earliest == 0
+    made = table_time(at, aged, history(("append", {})))
+    assert made == TableTime(7_200_000_000, "", 7_200_000_000 - minute)
+    behind = TableTime(7_200_000_000 - 3 * minute, "quarantined frame")
+    chosen = choose_instant({"ops.log": made, "behind": behind})
+    assert chosen.time == 7_200_000_000 and set(chosen.left_out) == {"behind"}
 
 
 def test_the_newest_snapshots_are_forked_when_the_last_fold_is_not_past_the_time() -> None:
