@@ -70,7 +70,7 @@ class SuccessionRecords(Protocol):
     def landed_beyond(self, succession: Succession) -> int:
         """How many frames beyond its cut were here when it was learned, less those that count or are kept since.
 
-        Of very many streams only some are counted.
+        Of very many streams only some are counted. None if the ledger was rebuilt after it: nobody knows.
         """
 
     def highest_epoch(self) -> int:

@@ -19,10 +19,12 @@ from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
+from replication.core.succession import Succession
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
+from replication.wall_clock import now_us
 from tests.fakes.tables import MemoryTables
 from tests.integration.test_restored import connect, send, settle, sites
 from tests.noted import note_closed
@@ -126,6 +128,24 @@ def test_writers_go_on_above_every_commit_time_in_the_tables_of_a_ledger_made_an
     note_closed(back.ledger, east.cluster, ClosedNotice(1, ()))
     listed = back.ledger.successions.coverage_after(east.cluster, 0)
     assert listed == back.ledger.landing.coverage() != {}, "nobody knows how new the frames of the lost file were"
+    back.close()
+
+
+def test_rows_from_after_an_old_failover_do_not_count_as_left_out_by_it_in_a_ledger_made_anew(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    """East was ACTIVE again by the time that it wrote them."""
+    east, west, spec = sites
+    Wal(east, "w0").append(spec, rows(0, 3))
+    east.register()
+    east.replay()
+    failed_over = now_us()
+    lose_ledger(east)
+    made = rebuild_ledger(east.config, east.tables, LocalFiles())
+    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
+    for epoch, at, count in ((2, failed_over, 0), (4, now_us(), 1)):
+        told = Succession(east.cluster, west.cluster, epoch, at, is_planned=False)
+        assert back.ledger.successions.landed_beyond(back.ledger.successions.record(told)) == count
     back.close()
 
 

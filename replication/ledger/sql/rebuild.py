@@ -20,10 +20,12 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.files import FileKind
 from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.parts.successions import REBUILT
 from replication.ledger.sql.queries.files import NUMBERED, next_number
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import SqlStore, decisions_file, execute_many, put_meta, raise_counter
+from replication.wall_clock import now_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
 
 def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
     """Write the rows that no protocol method writes."""
-    put_meta(connection, {"former": json.dumps([str(each) for each in plan.former])})
+    put_meta(connection, {"former": json.dumps([str(each) for each in plan.former]), REBUILT: str(now_us())})
     raise_counter(connection, "term", int(time.time()))  # above every term that peers have seen
     raise_counter(connection, "replay_epoch", plan.replay_epoch)
     raise_counter(connection, "seen", plan.newest)

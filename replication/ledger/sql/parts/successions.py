@@ -36,6 +36,8 @@ _ADDRESS = "address of "  # and the cluster, in meta
 _LEASE = "lease of "  # and the cluster
 _BEYOND_MAX = 100_000  # streams: of a table that the successor does not have, all are beyond its cut
 _CONTRADICTION = "contradiction "  # and the succession
+#: In meta: when the ledger was rebuilt. Under which role epochs the rows came that were here then is not known.
+REBUILT = "rebuilt"
 
 
 class SqlSuccessions:
@@ -165,7 +167,8 @@ def _record(connection: Connection, succession: Succession) -> Succession:
     joined = succession if known is None else known.joined(succession)
     if known is None and not joined.is_planned:
         forget_beyond(connection, joined)
-        covered = coverage_after(connection, joined.origin, joined.complete_upto, growing=False)
+        is_later = joined.at > int(meta(connection, REBUILT) or 0)
+        covered = coverage_after(connection, joined.origin, joined.complete_upto, growing=False) if is_later else {}
         if left := dict(islice(beyond(covered, joined.cut).items(), _BEYOND_MAX)):
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})
