@@ -9,6 +9,7 @@ again, and bootstrap from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -23,14 +24,20 @@ from replication.core.coverage import Ranges
 from replication.core.definition.evolution import join
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.error_text import counted
 from replication.errors import RequestError
 from replication.files.base import Files
-from replication.ledger.sql.rebuild import RebuildPlan, move_database, rebuild
+from replication.files.frames import copy_name
+from replication.ledger.base import Quarantined
+from replication.ledger.sql.ledger import open_ledger
+from replication.ledger.sql.rebuild import RebuildInput, RebuildPlan, move_database, rebuild
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog
 from replication.tables.layout import landing_name
+from replication.wall_clock import now_us
 
+_QUARANTINED_BEFORE = "it was quarantined, or a lost write, before the ledger was rebuilt"
 #: Consecutive sequences of a stream as one row: a table may have rows of very many frames.
 _SPANS = (
     "select o, w, g, min(s), max(s) + 1, max(c) from (select *, s - dense_rank() over (partition by o, w, g order by s)"
@@ -43,7 +50,8 @@ class Rebuilt:
     """What a ledger was made from.
 
     ``unsure`` are tables that only the catalog has: they may have been dropped. ``damaged`` has a line for each file
-    that was not taken whole.
+    that was not taken whole. Of frames that were quarantined, or lost writes, ``quarantined`` are quarantined again; of
+    ``frames_copied`` others only the copies are left.
     """
 
     cluster: ClusterId
@@ -54,6 +62,8 @@ class Rebuilt:
     files: int
     frames: int
     damaged: tuple[str, ...]
+    quarantined: int
+    frames_copied: int
 
 
 def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
@@ -88,6 +98,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         cluster,
         RebuildPlan(former, host, specs, dropped, kept.versions(), applied.sequences, *times, found, upcoming),
     )
+    again = _quarantine_again(url, found, applied.sequences, config.data_dir / "quarantine")
     lines = save_whole(config, url, files, damaged, known.__contains__)
     move_database(part, path)
     files.sync_directory(str(path.parent))
@@ -100,7 +111,28 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         len(found),
         sum(len(each.claims) for each in found),
         lines,
+        *again,
     )
+
+
+def _quarantine_again(
+    url: str, found: Sequence[RebuildInput], applied: Mapping[StreamId, Ranges], folder: Path
+) -> tuple[int, int]:
+    """Quarantine frames that were, and lost writes: what left those out is known again once a peer tells it.
+
+    Returns how many, and of how many others there are copies in ``folder``.
+    """
+    copies, count = {copy.name for copy in folder.glob("*.frame")}, 0
+    with closing(open_ledger(url)) as ledger:
+        for each in found if copies else ():
+            for claim in each.claims:
+                name = copy_name(each.file, claim.begin)
+                if name in copies and not applied.get(claim.stream, Ranges()).contains(claim.sequence):
+                    place = (each.file, claim.begin, claim.end, claim.stream.table)
+                    frame = Quarantined(*place, _QUARANTINED_BEFORE, str(folder / name), now_us())
+                    ledger.replay.quarantine(frame, (claim.stream, claim.sequence))
+                    count += 1
+    return count, len(copies) - count
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +207,14 @@ def damage_lines(rebuilt: Rebuilt) -> Iterator[str]:
         yield f"only the catalog has table {name}: was it dropped? Then drop it again: walship droptable {name}"
     for line in rebuilt.damaged:
         yield f"a file was not taken whole; what is missing of it is lost unless a peer has it: {line}"
+    if rebuilt.quarantined:
+        yield (
+            f"{counted(rebuilt.quarantined, 'frame')} had been quarantined, or kept as lost writes, and stay in"
+            " quarantine: once the peers are defined again, walship quarantine retry"
+        )
+    if rebuilt.frames_copied:
+        yield (
+            f"of {counted(rebuilt.frames_copied, 'frame')} that the lost ledger had quarantined, or kept as lost"
+            " writes, only copies are left, in the folder quarantine: rows that no table here has come with a bootstrap"
+            " from a peer that has them"
+        )

@@ -73,10 +73,15 @@ def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool =
         )
 
 
+def copy_name(file: FileId, begin: int) -> str:
+    """The name of the copy of a frame of ``file``."""
+    return f"{file.slot}-{file.number:012d}-{begin}.frame"
+
+
 def save_frame(files: Files, directory: str, file: FileId, begin: int, content: Buffer) -> str:
     """Copy a frame of ``file`` to ``directory``, which is created when missing; return the path of the durable copy."""
     files.make_directory(directory)
-    path = f"{directory}/{file.slot}-{file.number:012d}-{begin}.frame"
+    path = f"{directory}/{copy_name(file, begin)}"
     files.remove(path)
     with closing(files.create(path)) as copy:
         append(copy, [content])

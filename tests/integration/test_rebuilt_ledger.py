@@ -14,6 +14,7 @@ import pytest
 
 from peer.repair import on_disk
 from peer.repair import rebuild as rebuilt
+from peer.repair.quarantine_actions import retry
 from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
@@ -21,7 +22,9 @@ from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import NoSpaceError, RequestError
+from replication.files.frames import save_frame
 from replication.files.local import LocalFiles
+from replication.ledger.base import Quarantined
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
 from replication.wall_clock import now_us
@@ -128,6 +131,41 @@ def test_writers_go_on_above_every_commit_time_in_the_tables_of_a_ledger_made_an
     note_closed(back.ledger, east.cluster, ClosedNotice(1, ()))
     listed = back.ledger.successions.coverage_after(east.cluster, 0)
     assert listed == back.ledger.landing.coverage() != {}, "nobody knows how new the frames of the lost file were"
+    back.close()
+
+
+@pytest.mark.parametrize("is_retired", [False, True])
+def test_quarantined_frames_and_lost_writes_are_not_applied_by_a_ledger_made_anew_and_not_forgotten(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path, is_retired: bool
+) -> None:
+    """The successions that left lost writes out are known again only once a peer tells them."""
+    east, _, spec = sites
+    Wal(east, "w0").append(spec, rows(0, 3))
+    east.register()
+    east.replay()
+    late = Wal(east, "w1")
+    late.append(spec, rows(10, 2))
+    east.register()
+    copies = east.config.data_dir / "quarantine"
+    copy = save_frame(LocalFiles(), str(copies), late.row.file, 256, Path(late.path).read_bytes()[256 : late.length])
+    kept = Quarantined(late.row.file, 256, late.length, spec.uuid, "late", copy, 5, succession="east -> west, epoch 2")
+    east.ledger.replay.quarantine(kept)
+    lose_ledger(east)
+    if is_retired:
+        Path(late.path).unlink()
+    made = rebuild_ledger(east.config, east.tables, LocalFiles())
+    (line,) = damage_lines(made)
+    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
+    back.replay()
+    assert sorted(row["id"] for row in back.shown(spec)) == [0, 1, 2]
+    again = back.ledger.replay.quarantined()
+    if is_retired:
+        assert not again and line.startswith("of 1 frame that the lost ledger had quarantined, or kept as lost writes")
+    else:
+        assert "stay in quarantine: once the peers are defined again, walship quarantine retry" in line
+        retry(back.config, back.ledger, LocalFiles(), *again)
+        back.replay()
+        assert sorted(row["id"] for row in back.shown(spec)) == [0, 1, 2, 10, 11]
     back.close()
 
 
