@@ -51,7 +51,8 @@ class Bootstraps(Protocol):
         """Return the ``coverage`` that the file for ``wanted`` may state, and the replay commit that holds it.
 
         The file's rows must be read from a table that has this commit. It is the number of the newest checkpoint, 0
-        without one. Both values come from one snapshot.
+        without one. Both values come from one snapshot. Discarded frames are not covered: their rows are sent by a
+        bootstrap after a retry.
 
         Raises:
             RequestError: the table has not applied everything from before the rules' begin, or keeps lost writes; see

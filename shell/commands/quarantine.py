@@ -74,6 +74,8 @@ def quarantine_retry(
                 printer.rows(rows, empty=_NONE_HELD if known else "nothing is quarantined")
         if rows:
             printer.progress("replay applies them from these files; a frame that fails again is quarantined again")
+            if any(chosen[row["frame"]].discarded for row in rows):
+                printer.progress("peers bootstrapped while one was discarded lack its rows: walship bootstrap")
         if failure is not None:
             raise failure
 

@@ -186,6 +186,36 @@ def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sen
         sending.bootstraps.covered(wanted)
 
 
+def test_a_discarded_frame_is_not_covered_so_that_the_next_bootstrap_brings_it_after_a_retry(sending: Ledger) -> None:
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
+    bad = HEADER + FRAME
+    sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1), (S, 1))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    sending.replay.discard(route.file, bad, 2)
+    wanted = begin(sending)
+    ((without, *_), _) = sending.bootstraps.covered(wanted)
+    assert without.sequences() == {S: Ranges.of((0, 1), (2, 3))}
+    into = sending.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot", source=wal()).file
+    sending.replay.requeue({(route.file, bad): claims(S, 1, 2, HEADER)[0]}, into)
+    applied(sending, FLIGHTS, {into: HEADER + FRAME}, 2)
+    ((whole, *_), _) = sending.bootstraps.covered(wanted)
+    assert whole.sequences() == {S: Ranges.of((0, 3))}
+
+
+def test_rows_of_a_damaged_frame_that_came_again_after_it_was_discarded_are_covered(sending: Ledger) -> None:
+    route, again = Route(sending), Route(sending, source=wal(5))
+    route.land(claims(S, 0, 3, 0))
+    bad = HEADER + FRAME
+    sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "damaged", "/copy", 1), (S, 1))
+    applied(sending, FLIGHTS, {route.file: route.at})
+    sending.replay.discard(route.file, bad, 2, claims(S, 1, 2, bad)[0])
+    again.land(claims(S, 1, 2, 0))
+    applied(sending, FLIGHTS, {again.file: again.at}, 2)
+    ((whole, *_), _) = sending.bootstraps.covered(begin(sending))
+    assert whole.sequences() == {S: Ranges.of((0, 3))}
+
+
 def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending: Ledger) -> None:
     route = Route(sending)
     route.land(claims(S, 2, 4, 0))

@@ -10,11 +10,13 @@ from uuid import uuid4
 
 import pytest
 
+from peer.repair.quarantine_actions import discard, retry
 from peer.repair.salvage import salvage
 from peer.replay import bootstraps, held_tables
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import StorageError
+from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, Landed
 from tests.bootstrap_pair import Pair, ids
 from tests.bootstrap_pair import bootstraps as bootstraps_of
@@ -103,3 +105,27 @@ def test_a_bootstrap_of_another_history_says_how_it_is_given_up_and_then_a_later
     pair.begin()
     pair.finish()
     pair.level()
+
+
+def test_rows_of_a_frame_that_was_discarded_before_a_bootstrap_and_retried_after_it_come_with_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(0, 3)
+    east = pair.east
+    with monkeypatch.context() as patch:
+        patch.setattr(east.ledger.tables, "schemas", lambda _: [])
+        pair.write(3, 1)
+    (frame,) = east.ledger.replay.quarantined()
+    assert not discard(east.ledger, frame)
+    pair.write(4, 2)
+    pair.begin()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    retry(east.config, east.ledger, LocalFiles(), frame)
+    east.replay()
+    assert ids(east, pair.spec) == list(range(6)) and ids(pair.west, pair.spec) == [0, 1, 2, 4, 5]
+    east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, east.term)
+    pair.finish()
+    pair.level()
+    assert ids(pair.west, pair.spec) == list(range(6))

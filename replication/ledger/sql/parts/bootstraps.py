@@ -6,6 +6,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,12 +15,13 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Purged
+from replication.core.routes.freshness import DISCARDED
 from replication.core.status import is_applied as status_is_applied
 from replication.error_text import counted
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase, Rule
 from replication.ledger.decisions.claiming import Run
-from replication.ledger.sql.queries.applied import APPLICABLE, is_applied
+from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, is_applied
 from replication.ledger.sql.queries.claims import claim_row
 from replication.ledger.sql.queries.files import NewFile, add_file
 from replication.ledger.sql.queries.freshness import acknowledged
@@ -44,6 +46,7 @@ _q, _rule, _begins = (t.c for t in (schema.quarantined, sending.rules, sending.r
 _required_from = sending.required_from.c
 
 _AGED, _PURGED, _KNOWN = "aged", "purged", "known"
+_NOTHING: Mapping[int, Ranges] = MappingProxyType({})
 
 
 class SqlBootstraps:
@@ -77,7 +80,8 @@ class SqlBootstraps:
             if lacks:
                 raise RequestError(lacks)
             commit = connection.scalar(sa.select(_m.commit).where(_m.table_uuid == str(wanted.table)))
-            return _coverage(connection, wanted.table, wanted.groups), commit or 0
+            discarded = every_kept_out(connection)[DISCARDED]
+            return _coverage(connection, wanted.table, wanted.groups, discarded), commit or 0
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
         with self._store.write() as connection:
@@ -185,16 +189,20 @@ class SqlBootstraps:
             return Purged(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_PURGED} {table}"))
 
 
-def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:
+def _coverage(
+    connection: Connection, table: UUID, groups: Sequence[str], but: Mapping[int, Ranges] = _NOTHING
+) -> list[Coverage]:
+    """The sequences that a table has applied, per group; not those of ``but``, by stream key."""
     wanted = (
-        sa.select(_s.wal, _s.table_group, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
+        sa.select(_s.wal, _s.table_group, _c.stream_id, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
         .select_from(APPLICABLE)
         .where(_s.table_uuid == str(table), _s.table_group.in_(list(groups)), ~_c.divergent, is_applied())
     )
     found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
     for row in connection.execute(wanted):
         interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
-        found[row.table_group].setdefault(file_id(row.wal), []).append(interval)
+        pieces = interval.without(but.get(row.stream_id, Ranges()))
+        found[row.table_group].setdefault(file_id(row.wal), []).extend(pieces)
     return [
         Coverage.of(table, group, {wal: _joined(intervals) for wal, intervals in of_group.items()})
         for group, of_group in found.items()

@@ -84,6 +84,8 @@ def release(connection: Connection, names: KeysInTransaction, held: Any, claim: 
     """Drop the claim of a damaged quarantined frame and acknowledge its sequence's loss; see ``Replay.discard``."""
     stream = names.stream(claim.stream)
     _, row = _claimed(connection, held, stream, claim.sequence)
+    here = (_q.file == held.file) & (_q.begin == held.begin)
+    connection.execute(schema.quarantined.update().where(here).values(held="[]"))  # it keeps out no later copy
     if row is None:  # now in another file, or another history
         return
     replace_claim(connection, row.id, row.stream_id, _around(row, held, claim))
