@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from pyiceberg.table import Table
 
 from replication.core.definition.define import typed_table
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.duckdb import key_index
 from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.pyiceberg.row_delta import replace_rows
 
@@ -134,3 +136,17 @@ def test_indexes_of_a_key_that_was_renamed_and_of_a_dropped_table_are_let_go(tmp
     assert index.places(catalog.load("ops.t"), ["k"], pa.table({"k": [3]})).num_rows == 0
     ((_, known),) = index._known.values()
     assert not known
+
+
+def test_an_index_of_a_table_that_is_folded_no_more_since_it_was_dropped_is_let_go_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, rows = made(tmp_path, ["long"])
+    catalog.create(typed_table("ops.other", pa.schema([("k", pa.int64())]), ["k"], uuids=iter(uuid4, None)))
+    index, now_s = KeyIndex(tmp_path, 1), [1000.0]
+    monkeypatch.setattr(key_index, "time", SimpleNamespace(monotonic=lambda: now_s[0]), raising=False)
+    index.places(catalog.load("ops.t"), ["long"], rows([3]).select(["long"]))
+    for passed_s, kept in ((80_000.0, 2), (10_000.0, 1)):
+        now_s[0] += passed_s
+        index.places(catalog.load("ops.other"), ["k"], pa.table({"k": [3]}))
+        assert len(index._known) == kept

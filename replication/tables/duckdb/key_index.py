@@ -8,6 +8,7 @@ the index of a file is valid as long as the table has the file. Indexes are unna
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from replication.tables.shared_duckdb import scratch_duckdb
 PLACES = pa.schema([pa.field("file_path", pa.string()), pa.field("pos", pa.int64())])
 _LARGE = 100_000
 _NEW = 8_000_000
+_UNUSED_S = 86_400.0  # an index that was not used for so long is let go: its table may have been dropped
 _log = log.get(__name__)
 
 
@@ -64,6 +66,7 @@ class KeyIndex:
         self._large = large
         self._new = new
         self._known: dict[tuple[str, ...], tuple[object, dict[str, _Sorted]]] = {}  # by table, with its uuid and key
+        self._used_s: dict[tuple[str, ...], float] = {}
 
     def places(self, table: Table, key: Sequence[str], wanted: pa.Table) -> pa.Table:
         """Return the places of the live rows of keys: ``file_path`` and ``pos``, sorted by both.
@@ -105,7 +108,12 @@ class KeyIndex:
                 except OSError as error:
                     _log.warning("keys_not_indexed", file=path, error=str(error))
                     break
-        self._known[name] = identity, here
+        now_s = time.monotonic()
+        self._known[name], self._used_s[name] = (identity, here), now_s
+        for other, used_s in list(self._used_s.items()):
+            if used_s < now_s - _UNUSED_S:
+                self._known.pop(other, None)
+                self._used_s.pop(other, None)
         return here
 
     def _build(self, connection: duckdb.DuckDBPyConnection, key: Sequence[Shown], task: FileScanTask) -> _Sorted:
