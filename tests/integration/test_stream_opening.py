@@ -23,7 +23,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
 from replication.core.status import reported
-from replication.errors import PeerRefusedError
+from replication.errors import LedgerBusyError, PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import PROTOCOL, Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
 from replication.settings import WorkerSection
@@ -35,6 +35,7 @@ from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import table
+from tests.waiting import wait_until
 
 
 def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
@@ -190,6 +191,25 @@ def test_a_peer_that_names_files_that_were_never_made_stops_only_what_is_sent_to
     with pytest.raises(PeerRefusedError, match="west knew file .*anything.* before") as caught:
         open_shipment(pair.link(receiver), context_of(pair), to, [])
     assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
+
+
+def test_a_stream_that_the_senders_ledger_breaks_off_as_it_opens_leaves_no_thread(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LedgerBusyError("the ledger stayed locked", "Try again")
+
+    pair.east.send_to(pair.west, pair.spec)
+    to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
+    monkeypatch.setattr(pair.east.ledger.files, "overtaken", fail)
+    before = {*threading.enumerate()}
+    with closing(pair.link(receiver)) as link, pytest.raises(LedgerBusyError):
+        open_shipment(link, context_of(pair), to, [])
+
+    def of_receiver(name: str) -> bool:
+        return name.startswith(("link_", "silent calls"))
+
+    wait_until(lambda: all(of_receiver(each.name) for each in {*threading.enumerate()} - before), timeout_s=20)
 
 
 def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pair) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from replication import __version__, log
@@ -90,7 +91,8 @@ def open_shipment(
     routes = tuple(routes_of(context.ledger, to.rules, to.cluster))
     session = _open(link, context.ledger, to, routes, files)
     opened = session.opened
-    selection = _accepted(context, to, opened)
+    with _closed_on_error(session):
+        selection = _accepted(context, to, opened)
     known = [(version.table, version.hash) for route in routes for version in route.schemas]
     schemas = PeerSchemas(context.ledger, selection.rules, known)
     losses = {file: loss.losses for file, loss in opened.lost.items()}
@@ -162,11 +164,21 @@ def _open_once(
         successions=tuple(each.encode() for each in ledger.successions.known().reported),
     )
     session = link.ship(hello)
-    error = _identity_error(ledger, to, session.opened, acked)
-    if error is not None:
-        session.close()
-        raise error
+    with _closed_on_error(session):
+        error = _identity_error(ledger, to, session.opened, acked)
+        if error is not None:
+            raise error
     return session
+
+
+@contextmanager
+def _closed_on_error(session: ShipSession) -> Iterator[None]:
+    """End a stream that nobody gets since the block raises: its threads would wait for ever."""
+    try:
+        yield
+    except BaseException:
+        session.close()
+        raise
 
 
 def _identity_error(
