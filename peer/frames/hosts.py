@@ -1,7 +1,7 @@
 """Read registered bytes from this host's disk, or from another host of the cluster through its receiver.
 
-A *place* is the path of a file here, or ``walship://host/file``. Executors get ``Hosts``, small and picklable, and
-read whole frames. The driver reads headers only, and remembers hosts that do not answer.
+A *place* is the path of a file here, its address in the store, or ``walship://host/file``. Executors get ``Hosts``,
+small and picklable, and read whole frames. The driver reads headers only, and remembers hosts that do not answer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.mapped import read_mapped, scan_mapped
+from replication.files.store import is_stored, store_of
 from replication.ledger.base import FileRow
 from replication.link.base import PeerLink, Reason
 from replication.settings import TlsSection
+from replication.worker.files.reading import stored_frames
 
 _SCHEME = "walship://"
 
@@ -107,11 +109,15 @@ class HostReader:
         Raises:
             HostAwayError: the file's host does not answer; this reader does not try it again.
             MissingFileError: the file does not exist, or its host cannot read it.
-            StorageError: this host's disk cannot read it.
+            StorageError: this host's disk, or the store that the file was moved to, cannot read it.
         """
         if not spans:
             return
         if not place.startswith(_SCHEME):
+            if is_stored(place):
+                store = store_of(place)
+                yield from (store.read(place, begin, end) for begin, end in spans)
+                return
             with _naming(place):
                 yield from read_mapped(_opened(place), spans)  # unmapped with the last view
             return
@@ -126,6 +132,9 @@ class HostReader:
             HostAwayError, MissingFileError, StorageError: as ``read``.
         """
         if not place.startswith(_SCHEME):
+            if is_stored(place):
+                yield from stored_frames(place, begin, end)
+                return
             with _naming(place):
                 yield from scan_mapped(_opened(place), begin, end)
             return

@@ -169,11 +169,12 @@ def frame_start(path: str, at: int, length: int) -> int:
     if at <= FILE_HEADER_BYTES or at >= length:
         return min(max(at, FILE_HEADER_BYTES), length)
     known = max((offset for offset in _index(path, length) if offset <= at), default=FILE_HEADER_BYTES)
-    frames = _stored_frames(path, known, length) if is_stored(path) else MappedFrames(path, known, length)
+    frames = stored_frames(path, known, length) if is_stored(path) else MappedFrames(path, known, length)
     return next((frame.begin for frame in frames if frame.begin >= at), length)
 
 
-def _stored_frames(path: str, begin: int, end: int) -> Iterator[FrameView]:
+def stored_frames(path: str, begin: int, end: int) -> Iterator[FrameView]:
+    """Yield the frames of ``[begin, end)`` of a file in the store. Raises CorruptFrameError, StorageError."""
     with closing(FrameReader(path)) as reader:
         while begin < end:
             _, frames = reader.read(begin, end, _STORED_BYTES)

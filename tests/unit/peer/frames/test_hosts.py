@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 from uuid import UUID
 
@@ -9,11 +12,15 @@ import pytest
 
 from peer.frames import host_watch
 from peer.frames.host_watch import HostWatch
-from peer.frames.hosts import Hosts
+from peer.frames.hosts import HostReader, Hosts
 from replication.config import load
 from replication.coordination.base import Member
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
+from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, FileRow
+from tests.origin import OriginWal, new_ledger
+from tests.tables_made import keyed
 from tests.waiting import wait_until
 
 EAST = ClusterId("east", UUID(int=1))
@@ -54,3 +61,21 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_watch_of_hosts(monkeypatc
     watch = HostWatch(load(None, {"cluster": {"name": "east"}}), EAST, coordination).start()
     wait_until(lambda: watch.hosts().addresses == {"h1": "h1:7070"}, timeout_s=10)
     watch.close()
+
+
+def test_a_file_that_was_moved_to_the_store_is_read_there(tmp_path: Path) -> None:
+    """A failover reads what landed of the lost cluster after the instant it opens with, wherever it lies."""
+    with closing(new_ledger(tmp_path)) as ledger:
+        wal, spec = OriginWal(ledger, tmp_path / "wal"), keyed("ops.t")
+        for n in range(3):
+            wal.upsert(spec, [{"k": "a", "v": n}])
+    content = wal.path.read_bytes()
+    address = RemoteStore(f"file://{tmp_path}/store").put(str(wal.path), "east/h0/1.wal")
+    wal.path.unlink()
+    hosts = Hosts("h0", EAST)
+    place = hosts.place(replace(file_of("h1"), path=address))
+    with HostReader(hosts) as reader:
+        found = list(reader.frames(place, FILE_HEADER_BYTES, len(content)))
+        assert [frame.header.sequence for frame in found] == [0, 1, 2]
+        spans = [(frame.begin, frame.end) for frame in found]
+        assert [bytes(each) for each in reader.read(place, spans)] == [content[begin:end] for begin, end in spans]
