@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 from replication.core.copying.copyable import CopyableFile
@@ -23,6 +24,7 @@ from replication.errors import StorageError
 _SECOND = 1_000_000_000
 _OCTAL = re.compile("[0-7]{1,20}")
 _KINDS = {"file": "file", "dir": "directory"}
+_NO_MLST = ("500", "501", "502", "504")
 
 
 class FtpDriver(Driver):
@@ -35,22 +37,32 @@ class FtpDriver(Driver):
     options = {"use_listings_cache": False}
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
-        """What MLSD tells, or LIST where the server has no MLSD."""
-        fs.invalidate_cache()
+        """What MLSD tells, or LIST where the server has no MLSD; fsspec takes a listing that fails for an empty one."""
         try:
             fs.ftp.cwd(path)
         except ftplib.error_perm as error:
             raise FileNotFoundError(path) from error
-        for info in fs.ls(path, detail=True):
-            yield {**info, "type": "link" if "link" in info["type"].lower() else info["type"]}
+        try:
+            told = list(fs.ftp.mlsd(path))
+        except ftplib.error_perm:
+            told = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)
+        for name, facts in told:
+            kind = facts["type"].lower()
+            if name in (".", "..") or kind in ("pdir", "cdir"):
+                continue
+            size = int(facts["size"]) if kind == "file" else 0
+            shown = "link" if "link" in kind else _KINDS.get(kind, kind)
+            yield {**facts, "size": size, "type": shown, "name": f"{path.rstrip('/')}/{name.lstrip('/')}"}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
+        """What MLST tells. OSError for an answer that does not say whether something is there."""
         try:
             answer = fs.ftp.sendcmd(f"MLST {path}")
         except ftplib.error_perm as error:
-            if str(error)[:3] in ("500", "502"):
-                fs.invalidate_cache()
-                return dict(fs.info(path))
+            if str(error)[:3] in _NO_MLST:
+                return self._listed(fs, path)
+            if str(error)[:3] != "550":
+                raise OSError(str(error)) from error
             raise FileNotFoundError(path) from error
         try:
             told = answer.split("\n")[1].strip().split(" ")[0].split(";")
@@ -61,6 +73,16 @@ class FtpDriver(Driver):
                 f"the FTP server describes {path} by what cannot be read: {answer[:200]!r}", "Check the server"
             ) from None
         return {**facts, "size": size, "type": _KINDS.get(facts.get("type", ""), "other")}
+
+    def _listed(self, fs: Any, path: str) -> dict[str, Any]:
+        """What the listing of the folder above tells of a path, where the server has no MLST."""
+        above, _, name = path.rstrip("/").rpartition("/")
+        if not name:
+            return {"type": "directory"}
+        for found in self.entries(fs, above or "/"):
+            if found["name"] == path:
+                return found
+        raise FileNotFoundError(path)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
         """The ``modify`` fact, in UTC."""
@@ -172,34 +194,38 @@ class _Download:
     def __init__(self, ftp: ftplib.FTP, path: str) -> None:
         self._ftp, self._path = ftp, path
         self._data: socket.socket | None = None
-        self._at = 0
+        self._at, self._is_ended = 0, False
 
     def seek(self, position: int) -> None:
-        if self._data is None or position != self._at:
+        if position != self._at or (self._data is None and not self._is_ended):
             self.close()
             self._ftp.voidcmd("TYPE I")
             self._data = self._ftp.transfercmd(f"RETR {self._path}", position or None)
-            self._at = position
+            self._at, self._is_ended = position, False
 
     def read(self, size: int) -> bytes:
+        """At most so many bytes, fewer at the end; ftplib.Error if the server says that it ended early."""
         self.seek(self._at)
-        assert self._data is not None
         data = bytearray()
-        while len(data) < size:
+        while self._data is not None and len(data) < size:
             piece = self._data.recv(min(size - len(data), 1 << 20))
-            if not piece:
-                break
             data += piece
+            if not piece:
+                self._close_data(self._data)
+                with suppress(OSError, EOFError):  # what connects to the server may be gone, and all bytes here
+                    self._ftp.voidresp()
         self._at += len(data)
         return bytes(data)
 
     def close(self) -> None:
-        if self._data is None:
-            return
-        self._data.close()
-        self._data = None
-        with suppress(*ftplib.all_errors):
-            self._ftp.voidresp()  # a transfer that ends early is answered with an error
+        if self._data is not None:
+            self._close_data(self._data)
+            with suppress(*ftplib.all_errors):
+                self._ftp.voidresp()  # a transfer that ends early is answered with an error
+
+    def _close_data(self, data: socket.socket) -> None:
+        data.close()
+        self._data, self._is_ended = None, True
 
 
 class _Upload:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ftplib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.stores.ftp import FtpDriver
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
+from replication.datasets.two_way.sync import TwoWaySync
 from replication.errors import StorageError
+from tests.copying import job, read_tree, write_tree
+from tests.file_servers import ftp_server
+
+FILES = {"a/1": b"one", "b/2": b"two"}
 
 
 def answering(answer: str) -> Any:
@@ -31,3 +43,83 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_store(told: str) -> No
 @pytest.mark.parametrize(("told", "mode"), [("0640", 0o640), ("100644", 0o644), ("888", None), ("²", None), ("", None)])
 def test_a_mode_that_is_none_does_not_hide_the_files_of_its_folder(told: str, mode: int | None) -> None:
     assert FtpDriver().permission({"unix.mode": told}) == mode
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write_tree(tmp_path / "here", FILES)
+    (tmp_path / "served").mkdir()
+    mlsd = ftplib.FTP.mlsd
+
+    def failing(ftp: ftplib.FTP, path: str = "", facts: Any = ()) -> Iterator[Any]:
+        if path.endswith("/a"):
+            raise ftplib.error_temp("425 Can't open data connection.")
+        yield from mlsd(ftp, path, facts)
+
+    def sync() -> None:
+        with open_store(f"{url}/") as second:
+            TwoWaySync(LocalStore(str(tmp_path / "here")), second, CopyConfiguration()).run()
+
+    with ftp_server(tmp_path / "served") as url:
+        sync()
+        assert read_tree(tmp_path / "served") == FILES
+        with monkeypatch.context() as patch:
+            patch.setattr(ftplib.FTP, "mlsd", failing)
+            with pytest.raises(StorageError, match="425 Can't open data connection"):
+                sync()
+        assert read_tree(tmp_path / "here") == FILES
+        sync()
+    assert read_tree(tmp_path / "here") == read_tree(tmp_path / "served") == FILES
+
+
+@pytest.mark.parametrize(("answer", "failed"), [("501 What?", 0), ("530 Log in first.", 1)])
+def test_only_a_file_that_the_server_says_is_not_there_is_removed_from_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, failed: int
+) -> None:
+    write_tree(tmp_path / "served", FILES)
+    write_tree(tmp_path / "dst", FILES | {"a/old": b""})
+    sendcmd = ftplib.FTP.sendcmd
+
+    def refusing(ftp: ftplib.FTP, line: str) -> str:
+        if line == "MLST /a/1":
+            raise ftplib.error_perm(answer)
+        return sendcmd(ftp, line)
+
+    monkeypatch.setattr(ftplib.FTP, "sendcmd", refusing)
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        counts = job(source, LocalStore(str(tmp_path / "dst")), delete=True).run()
+    assert (counts.failed, counts.deleted) == (failed, 1 - failed)
+    assert read_tree(tmp_path / "dst") == (FILES | {"a/old": b""} if failed else FILES)
+
+
+def test_a_transfer_that_the_server_gave_up_is_told_and_not_taken_for_a_shorter_file() -> None:
+    class GivingUp:
+        def __init__(self, answer: str) -> None:
+            self.answer, self.asked = answer, 0
+
+        def voidcmd(self, line: str) -> None:
+            pass
+
+        def transfercmd(self, line: str, rest: int | None) -> socket.socket:
+            self.asked += 1
+            here, there = socket.socketpair()
+            there.sendall(b"half")
+            there.close()
+            return here
+
+        def voidresp(self) -> None:
+            if self.answer.startswith("4"):
+                raise ftplib.error_temp(self.answer)
+            if not self.answer:
+                raise EOFError
+
+    given_up = FtpDriver().open_reader(SimpleNamespace(ftp=GivingUp("426 Aborted.")), "/a", 8)
+    with pytest.raises(ftplib.error_temp, match="426 Aborted"):
+        given_up.read(9)
+    for answer in ("226 Done.", ""):
+        whole = FtpDriver().open_reader(SimpleNamespace(ftp=(server := GivingUp(answer))), "/a", 4)
+        assert (whole.read(5), whole.read(5)) == (b"half", b"")
+        whole.close()
+        assert server.asked == 1
