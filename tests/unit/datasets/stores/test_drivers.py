@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.drivers import Driver, MemoryDriver
@@ -43,3 +44,13 @@ def test_objects_below_an_empty_name_are_refused_and_not_passed_over(
         refused, *others = store.scan(RelativePath(folder))
     assert "empty name" in refused.refused
     assert [each.attributes.name for each in others if each.attributes] == ["b", "c"]
+
+
+def test_a_name_that_looks_like_a_pattern_is_moved_as_it_is_by_a_driver_without_a_move_of_its_own() -> None:
+    fs = MemoryFileSystem()
+    for name in ("a*", "ab", "[c]", "c"):
+        fs.pipe_file(f"/move/staged/{name}", name.encode())
+    for name in ("a*", "[c]"):
+        Driver().move(fs, f"/move/staged/{name}", f"/move/{name}")
+    found = {name.removeprefix("/move/"): fs.cat_file(name) for name in fs.find("/move")}
+    assert found == {"a*": b"a*", "[c]": b"[c]", "staged/ab": b"ab", "staged/c": b"c"}
