@@ -8,7 +8,6 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from typing import Any
 
 from replication.core.copying.attributes import FileAttributes
@@ -16,6 +15,7 @@ from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.difference import within_sftp
 from replication.core.copying.names import RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, StoreTraits, Uploads
+from replication.datasets.stores.sftp_session import listed, watch
 from replication.error_text import one_line
 from replication.errors import RequestError
 from replication.files.boot import boot_id
@@ -181,6 +181,9 @@ class Driver:
     def sync_all(self, fs: Any, path: str) -> None:
         """Make all that was written below a path durable, likewise."""
 
+    def begin(self, fs: Any) -> None:
+        """A connection is new."""
+
     def is_alive(self, fs: Any) -> bool:
         """Whether a connection that is not shared can still be used, without asking the server."""
         return True
@@ -256,7 +259,7 @@ class SftpDriver(Driver):
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """Names of a folder with modes, which fsspec leaves out; streamed."""
-        for found in _listed(fs.ftp, path):
+        for found in listed(fs.ftp, path):
             yield self._told(fs, found, path)
 
     def _told(self, fs: Any, found: Any, *folder: str) -> dict[str, Any]:
@@ -289,7 +292,7 @@ class SftpDriver(Driver):
             try:
                 rename(origin, destination)
                 return
-            except FileNotFoundError:
+            except (FileNotFoundError, TimeoutError):
                 raise
             except OSError as error:
                 failed = error
@@ -313,6 +316,10 @@ class SftpDriver(Driver):
         if owner.isdigit() and group.isdigit():
             fs.ftp.chown(path, int(owner), int(group))
 
+    def begin(self, fs: Any) -> None:
+        """Have a silent server end the session."""
+        watch(fs.ftp)
+
     def is_alive(self, fs: Any) -> bool:
         """Whether the session is open; paramiko's thread notices when it ends."""
         transport = fs.client.get_transport()
@@ -321,28 +328,6 @@ class SftpDriver(Driver):
     def close(self, fs: Any) -> None:
         fs.ftp.close()
         fs.client.close()
-
-
-def _listed(sftp: Any, path: str) -> Iterator[Any]:
-    """What SFTP tells of each name in a folder, with no answer awaited between two of them.
-
-    paramiko's own iterator has fifty on their way: another call meanwhile takes them, and both wait for ever.
-    """
-    protocol: Any = import_module("paramiko.sftp")
-    attributes: Any = import_module("paramiko.sftp_attr").SFTPAttributes
-    handle = sftp._request(protocol.CMD_OPENDIR, sftp._adjust_cwd(path))[1].get_binary()
-    try:
-        while True:
-            answer = sftp._request(protocol.CMD_READDIR, handle)[1]
-            for _ in range(answer.get_int()):
-                found = attributes._from_msg(answer, answer.get_text(), answer.get_text())
-                if found.filename not in (".", ".."):
-                    yield found
-    except EOFError:  # the folder's end
-        return
-    finally:
-        with suppress(Exception):  # the connection may be lost
-            sftp._request(protocol.CMD_CLOSE, handle)
 
 
 class _ReadAhead:

@@ -42,6 +42,7 @@ class FsspecStore:
             if not self._driver.is_shared:
                 given["skip_instance_cache"] = True  # an instance of fsspec's cache may be closed by another store
             self._first, self._root = fsspec.core.url_to_fs(url, **given)
+            self._driver.begin(self._first)
         except Exception as error:  # each driver has its own errors
             raise StorageError(
                 f"the store at {self.url} cannot be opened: {redact(one_line(error))}"[:500],
@@ -91,6 +92,7 @@ class FsspecStore:
         """A new connection, in place of one that is lost."""
         first = self._first
         made = type(first)(*first.storage_args, **{**first.storage_options, "skip_instance_cache": True})
+        self._driver.begin(made)
         with self._lock:
             self._made = [*(fs for fs in self._made if fs is not lost), made]
             self._owners.pop(id(lost), None)

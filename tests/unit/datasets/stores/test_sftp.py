@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.stores.base import EntryKind
+from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.drivers import SftpDriver
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
@@ -63,3 +64,32 @@ def test_a_pipe_of_a_server_is_skipped_as_one_of_this_host(tmp_path: Path) -> No
         counts = job(source, LocalStore(str(tmp_path / "dst"))).run()
     assert (counts.failed, counts.skipped) == (0, {"special file": 1})
     assert read_tree(tmp_path / "dst") == {"a": b"1"}
+
+
+def test_a_server_that_is_silent_fails_the_call_and_another_connection_is_used_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.stores.sftp_session._SILENT_S", 0.5)
+    write_tree(tmp_path / "served", {"a": b"1", "b": b"2"})
+    awake = threading.Event()
+
+    def rename(origin: str, destination: str) -> None:
+        awake.wait(30)
+
+    failed: list[BaseException] = []
+
+    def move(store: Store) -> None:
+        try:
+            store.move(RelativePath("a"), RelativePath("c"))
+        except BaseException as error:
+            failed.append(error)
+        assert store.status(RelativePath("b")) is not None, "by a new connection"
+
+    with sftp_server(tmp_path / "served", rename) as url, open_store(f"{url}/") as store:
+        moving = threading.Thread(target=move, args=(store,), daemon=True)
+        moving.start()
+        moving.join(10)
+        is_done = not moving.is_alive()
+        awake.set()
+        moving.join(30)
+    assert is_done and isinstance(failed[0], TimeoutError) and "silent for 0.5 s" in str(failed[0])
