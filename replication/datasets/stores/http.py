@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
+from importlib import import_module
 from typing import Any
 from urllib.parse import quote, unquote, unquote_to_bytes, urldefrag, urljoin, urlsplit
 
@@ -26,6 +27,7 @@ _GONE = (404, 410)
 _SMALL_BYTES = 8 << 20
 _RESERVED = "%/:?#[]@!$&'()*+,;=~"
 _PAGE_BYTES_MAX = 64 << 20  # some 400,000 names
+_SILENT_S = 300.0
 
 
 class HttpDriver(Driver):
@@ -37,10 +39,14 @@ class HttpDriver(Driver):
         self.traits = StoreTraits(is_secure=is_secure, precision_ns=_SECOND)
 
     def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Headers and cookies of the user, who may have put a token there, go to no server of another address."""
+        """Headers and cookies of the user, who may have put a token there, go to no server of another address.
+
+        A file may take as long as it does, while bytes come: aiohttp would give it five minutes.
+        """
+        timeout = import_module("aiohttp").ClientTimeout(total=None, sock_connect=_SILENT_S, sock_read=_SILENT_S)
         client: dict[str, Any] = options.get("client_kwargs", {})
         headers = {*options.get("headers", {}), *client.get("headers", {}), "Cookie"}
-        kept = {"middlewares": (_OwnServer(url, frozenset(headers)),), **client}
+        kept = {"timeout": timeout, "middlewares": (_OwnServer(url, frozenset(headers)),), **client}
         return {**super().opening(url, options), "client_kwargs": kept}
 
     def named(self, path: RelativePath) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import ClientTimeout
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
@@ -88,3 +92,40 @@ def test_a_server_that_a_redirect_names_gets_no_header_or_cookie_of_the_user(giv
     assert all(each.headers["X-Key"] == "k" and "session" in each.headers["Cookie"] for each in asked)
     assert len(there) == len(asked) > 1
     assert not any(each.headers["X-Key"] or each.headers["Cookie"] for each in there)
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Sends a file byte by byte, and stops for ever before the end if it is named so."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "10")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        for number in range(10):
+            threading.Event().wait(30 if number == 5 and self.path == "/stalled" else 0.1)
+            with suppress(OSError):
+                self.wfile.write(b"x")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_file_may_take_as_long_as_it_does_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiohttp.client.DEFAULT_TIMEOUT", ClientTimeout(total=0.6))
+    monkeypatch.setattr("replication.datasets.stores.http._SILENT_S", 0.5)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.daemon_threads, server.block_on_close = True, False
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with open_store(f"http://127.0.0.1:{server.server_port}", {"skip_instance_cache": True}) as store:
+            assert store.open(FileAttributes(RelativePath("slow"), 10)).read(0, 11) == b"x" * 10
+            with pytest.raises(TimeoutError):
+                store.open(FileAttributes(RelativePath("stalled"), 10)).read(0, 11)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
