@@ -152,6 +152,9 @@ class TwoWaySync:
         result.actions -= left
         result.failures |= dict.fromkeys(clashes, _CLASH)
         if not dry_run:
+            most = max(state.total(action)[0] for action in _REMOVALS)
+            if refusal := removals_refusal(most, self._configuration):  # before the first side is changed
+                raise refusal
             state.forget_gone()
             self._compare(state, result)
             for side in (0, 1):
@@ -240,7 +243,7 @@ class TwoWaySync:
                     agreed[file.path] = Agreed(*states) if side == 0 else Agreed(*reversed(states))
             state.change(agreed, ())
 
-        self._clear_way(side, state, removed)
+        self._clear_way(side, state)
         job.published = published
         counts = job.run()
         result.failures.update(counts.failures)
@@ -262,12 +265,10 @@ class TwoWaySync:
         precision_ns = max(store.traits.precision_ns for store in self._stores)
         return abs(there.timestamp_ns - file.timestamp_ns) < precision_ns
 
-    def _clear_way(self, side: int, state: SyncState, removed: int) -> None:
+    def _clear_way(self, side: int, state: SyncState) -> None:
         """Remove files first where a folder will be, and those of a folder where a file will be."""
         files = state.in_the_way(_WAYS[side], _REMOVALS[side], 1 - side)
         if files:
-            if refusal := removals_refusal(removed, self._configuration):
-                raise refusal
             job = self._job(side, state, CopyProgress())
             job.finder = OneDataset(_Removed(files))
             job.run()

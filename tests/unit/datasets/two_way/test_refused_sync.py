@@ -13,6 +13,7 @@ from replication.core.copying.names import RelativePath
 from replication.core.copying.two_way import Agreed, SideState, SyncAction, sync_action
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.two_way.state import SyncState
+from replication.errors import RequestError
 from shell.main import run
 from tests.copying import read_tree, write_tree
 from tests.two_sides import LATER, both, sync
@@ -73,6 +74,16 @@ def test_a_dry_run_of_a_sync_that_would_remove_too_much_says_so(pair: Path, caps
     shown = capsys.readouterr()
     assert "copied to the second    n\ncopied to the second    y/3\n" in shown.out
     assert "x/1" in read_tree(pair / "b")
+
+
+def test_nothing_is_removed_from_one_side_if_too_much_would_be_from_the_other(pair: Path) -> None:
+    for path in ("a/x/1", "b/x/2", "b/y/3"):
+        (pair / path).unlink()
+    sides = both(pair)
+    with pytest.raises(RequestError, match="2 files would be removed, more than --max-delete 1 allows"):
+        sync(pair, delete_max=1)
+    assert both(pair) == sides
+    assert not sync(pair, delete_max=2).failures and both(pair) == ({}, {})
 
 
 def test_names_that_are_refused_fail_and_links_are_counted(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
