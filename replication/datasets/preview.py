@@ -13,6 +13,7 @@ from replication.core.copying.configuration import Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.job import CopyJob, list_into
+from replication.datasets.publication.recording import existing
 from replication.datasets.request import check_target
 
 
@@ -44,11 +45,22 @@ class Preview:
 
     def copy(self, files: Sequence[CopyableFile]) -> None:
         """Files that are missing or differ."""
+        known = self._known({file.destination for file in files})
         for file in files:
-            is_new = self.job.target.status(file.destination) is None
+            is_new = file.destination not in known
             with self._lock:
                 self.bytes_listed += file.origin.size
             self._report("missing" if is_new else "different", file.destination, file.origin.size)
+
+    def _known(self, paths: set[RelativePath]) -> set[RelativePath]:
+        """Those that the target has; where each costs a request, many of a folder are found by one listing."""
+        target = self.job.target
+        if target.traits.has_cheap_status:
+            return {path for path in paths if target.status(path) is not None}
+        folders: dict[RelativePath, list[RelativePath]] = {}
+        for path in paths:
+            folders.setdefault(path.parent, []).append(path)
+        return {path for folder, some in folders.items() for path in existing(target, folder, some)}
 
     def ended(self, file_set: str) -> None:
         """Nothing to do."""

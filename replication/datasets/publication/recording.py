@@ -163,10 +163,11 @@ def overwritten(target: Store, moves: Sequence[Move]) -> tuple[FileKey, ...]:
         if not move.is_folder:
             path = RelativePath(move.destination)
             folders.setdefault(path.parent, []).append(path)
-    return tuple(key_of(path) for folder, paths in folders.items() for path in _existing(target, folder, paths))
+    return tuple(key_of(path) for folder, paths in folders.items() for path in existing(target, folder, paths))
 
 
-def _existing(target: Store, folder: RelativePath, paths: list[RelativePath]) -> list[RelativePath]:
+def existing(target: Store, folder: RelativePath, paths: list[RelativePath]) -> list[RelativePath]:
+    """Those of some paths in a folder that are files of the target; by one listing if they are many."""
     if target.traits.has_cheap_status or len(paths) <= _ASKED_ONE_BY_ONE:
         found = {path: target.status(path) for path in paths}
         return [path for path, entry in found.items() if entry is not None and entry.kind is EntryKind.FILE]

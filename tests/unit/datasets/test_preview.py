@@ -1,0 +1,35 @@
+"""What a copy would do is told with few questions to a store that is far away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from replication.core.copying.names import ROOT, RelativePath
+from replication.datasets.preview import Preview
+from replication.datasets.stores.base import Entry
+from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
+from replication.datasets.stores.remote import FsspecStore
+from tests.copying import job, write_tree
+
+
+def test_new_files_of_a_folder_are_not_asked_for_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source, url = LocalStore(str(tmp_path / "src")), f"memory://{uuid4().hex}"
+    write_tree(tmp_path / "src", {"a/0": b"old", "b/1": b"same"})
+    status, asked = FsspecStore.status, list[RelativePath]()
+
+    def counted(store: FsspecStore, path: RelativePath) -> Entry | None:
+        asked.append(path)
+        return status(store, path)
+
+    with open_store(url) as target:
+        job(source, target).run()
+        write_tree(tmp_path / "src", {"a/0": b"changed", **{f"a/{number}": b"new" for number in range(1, 50)}})
+        monkeypatch.setattr(FsspecStore, "status", counted)
+        found = Preview(job(source, target)).run()
+    assert found.found == {"missing": 49, "different": 1, "same": 1}
+    assert set(asked) <= {ROOT}
