@@ -163,6 +163,11 @@ def refuse_nested(source: str, target: str, *, either: bool = True) -> None:
             raise RequestError(f"{shown} is within {other}", "Name a target that does not hold the source")
 
 
+def is_same_folder(one: str, other: str) -> bool:
+    """Whether two addresses are of one folder."""
+    return any(a == b for a, b in zip(_segments(one), _segments(other), strict=False))
+
+
 def _segments(url: str) -> list[tuple[str, ...]]:
     """The parts of an address, the same for every address of one folder: the store's, then each folder's name.
 

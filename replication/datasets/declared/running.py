@@ -13,12 +13,14 @@ from replication.datasets.declared.history import DatasetHistory
 from replication.datasets.finders.plugins import finder_of
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
-from replication.datasets.request import refuse_nested
+from replication.datasets.request import is_same_folder, refuse_nested
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_source, open_store
 from replication.error_text import counted, one_line
 from replication.errors import LockedFileError, RequestError, StorageError
 from replication.log import redact
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
 
 _WALKING = ("folder", "glob", "stream", "table")  # these would find a target in their folder, and copy it into itself
 
@@ -34,7 +36,8 @@ def run_dataset(
     """Run a dataset once. The run is noted in the history, with every file that was published.
 
     Raises:
-        RequestError: it is paused, it failed too often and was suspended, or one of its folders is within the other.
+        RequestError: it is paused, it failed too often and was suspended, one of its folders is within the other, or
+            the timeline has files of it elsewhere.
         LockedFileError: another run of it goes on; nothing is noted.
         StorageError: a store does not answer.
     """
@@ -57,6 +60,7 @@ def run_dataset(
         job.retry_hint = f"walship dataset resume {definition.name}"
         job.retry_suspended = state.failures == 0  # as after walship dataset resume
         try:
+            _check_root(definition, target)
             run(job)
         except BaseException as failure:
             if isinstance(failure, LockedFileError):
@@ -72,6 +76,17 @@ def run_dataset(
             error = f"{counted(counts.failed, 'file')} failed; the first: {path}: {reason}"
         history.end(number, definition.name, counts, error)
     return counts
+
+
+def _check_root(definition: DatasetDefinition, target: Store) -> None:
+    """Raise RequestError if the timeline has files of the dataset elsewhere: it would look for them at the target."""
+    if not definition.timeline:
+        return
+    state = RecordedTimeline(open_records(definition.timeline)).state()
+    root = state.roots.get(definition.name, target.url)
+    if not is_same_folder(root, target.url):
+        what = f"the timeline has files of dataset {definition.name} at {root}, and it is to go to {target.url} now"
+        raise RequestError(what, "Add it under another name: walship dataset add")
 
 
 def _places(definition: DatasetDefinition) -> str:

@@ -20,7 +20,7 @@ from replication.datasets.declared.running import run_dataset
 from replication.datasets.job import CopyJob
 from replication.datasets.stores.open import open_store
 from replication.errors import CopyError, LockedFileError, RequestError, StorageError
-from tests.copying import Killed, write_tree
+from tests.copying import Killed, read_tree, write_tree
 
 
 class Runs:
@@ -117,6 +117,23 @@ def test_what_a_killed_run_has_begun_is_not_finished_in_another_store_that_has_t
         assert store.status(RelativePath("extra")) is not None
         run_dataset(first, CopyConfiguration(), runs.history)
         assert store.status(RelativePath("extra")) is None
+
+
+def test_a_recorded_dataset_is_not_run_to_another_target_where_its_earlier_files_would_be_looked_for(
+    runs: Runs, tmp_path: Path
+) -> None:
+    write_tree(tmp_path, {"src/a": b"a", "src/b": b"b"})
+    recorded = replace(runs.definition, timeline=str(tmp_path / "timeline"))
+    run_dataset(recorded, CopyConfiguration(), runs.history)
+    (tmp_path / "link").symlink_to(tmp_path / "dst")
+    run_dataset(replace(recorded, target=str(tmp_path / "link")), CopyConfiguration(), runs.history)
+    (tmp_path / "src/a").unlink()
+    moved = replace(recorded, target=str(tmp_path / "new"))
+    with pytest.raises(RequestError, match=f"at file://{tmp_path}/dst, and it is to go to file://{tmp_path}/new now"):
+        run_dataset(moved, CopyConfiguration(), runs.history)
+    assert not (tmp_path / "new").exists() and "at file://" in runs.history.runs("d", 1)[0].error
+    run_dataset(replace(moved, name="e"), CopyConfiguration(), runs.history)
+    assert read_tree(tmp_path / "new") == {"b": b"b"}
 
 
 def test_a_run_names_the_verb_that_tries_suspended_publications_again(runs: Runs) -> None:
