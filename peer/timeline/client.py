@@ -26,6 +26,7 @@ from replication import log
 from replication.config import Config
 from replication.core.timeline.instants import FileVersion, TimelineState
 from replication.core.timeline.view import FileSlice
+from replication.datasets.declared.definitions import DatasetFile
 from replication.errors import RequestError
 from replication.link.local_user import is_own
 from replication.retries import Backoff, exponential
@@ -50,6 +51,7 @@ class TimelineAddress:
         section: settings; ``service`` false never asks the server.
         tls: PEM files for the server.
         address_file: where the server of this host writes its address; "" for none.
+        datasets: the file of declared datasets, which has the options of their stores; "" for none.
     """
 
     cluster: str
@@ -57,13 +59,17 @@ class TimelineAddress:
     section: TimelineSection
     tls: TlsSection
     address_file: str = ""
+    datasets: str = ""
 
     @staticmethod
     def of(config: Config) -> TimelineAddress:
         """From a cluster's configuration."""
-        return TimelineAddress(
-            config.cluster.name, config.timeline_url, config.timeline, config.tls, str(address_file(config))
-        )
+        files = str(address_file(config)), str(config.datasets_file)
+        return TimelineAddress(config.cluster.name, config.timeline_url, config.timeline, config.tls, *files)
+
+    def options(self, dataset: str, root: str) -> dict[str, Any]:
+        """The options of the store of a dataset at ``root``. ConfigError if a variable in them is not set."""
+        return DatasetFile(Path(self.datasets)).target_options(dataset, root) if self.datasets else {}
 
     def server(self) -> str:
         """The server's ``host:port``; "" when there is none to ask."""
@@ -87,7 +93,7 @@ class TimelineClient:
         self, address: TimelineAddress, listings: Listings | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = address
-        self._listings = listings or FolderListings()
+        self._listings = listings or FolderListings(address.options)
         self._clock = clock
         self._lock = threading.Lock()
         self._wait = exponential(address.section.retry_min_s, address.section.retry_max_s)

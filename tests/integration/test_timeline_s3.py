@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from peer.timeline.configured import configured_timeline, configured_views
+from peer.timeline.reading.dataset import dataset
+from peer.timeline.reading.rows import schema_of
 from replication import config as configuration
 from replication.core.copying.names import ROOT
 from replication.datasets.stores.open import open_store
@@ -44,7 +47,7 @@ def test_verbs_of_the_timeline_open_a_dataset_with_the_options_of_its_target(
         given = [f"--target-option={name}={value}" for name, value in {**options, "secret": "$SECRET"}.items()]
         write_tree(tmp_path, {"src/a": b"1"})
         run("dataset", "add", "lake", str(tmp_path / "src"), f"{url}/lake", *given, "-o", "versions=true", *on)
-        for content in (b"1", b"22"):
+        for content in (b"1", b"n\n"):
             write_tree(tmp_path, {"src/a": content})
             run("dataset", "run", "lake")
         assert (files := json.loads(run("timeline", "files", "lake", *on))) and files[0]["bytes"] == 2
@@ -52,6 +55,10 @@ def test_verbs_of_the_timeline_open_a_dataset_with_the_options_of_its_target(
         with closing(configured_views(config, configured_timeline(config))) as served:
             served.refresh("lake")
             assert len(served.all("lake", "")) == 2, "as the server answers"
+        with dataset("lake", cluster).files() as found:
+            assert found.rows("csv").schema.names == ["n"] and "endpoint" not in repr(found.read_instant)
+            sent = pickle.loads(pickle.dumps(found.read_instant))
+            assert schema_of(sent, found.versions, "csv").names == ["n"]
         assert '"deleted": 1' in run("timeline", "clean", "lake", "--keep-versions", "1", *on)
         with open_store(f"{url}/lake", options) as store:
             assert len(list(store.scan(ROOT))) == 1

@@ -131,7 +131,9 @@ class TimelineDataset:
         if versions is None:
             holds.release(hold)
             return None
-        read = ReadInstant(self._address.url, self.name, state.roots[self.name], instant, state.number)
+        root = state.roots[self.name]
+        options = self._address.options(self.name, root)
+        read = ReadInstant(self._address.url, self.name, root, instant, state.number, options)
         return DatasetSnapshot(read, versions, holds, hold)
 
     def _versions(

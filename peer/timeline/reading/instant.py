@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from replication.core.timeline.instants import FileKey, FileVersion
 from replication.errors import ChangedFileError
@@ -20,6 +22,7 @@ class ReadInstant:
         root: the address of the folder that paths are below.
         instant: as of which.
         event: the number of the newest event that the files are of.
+        options: of fsspec's driver for the root; they may hold a password.
     """
 
     timeline: str
@@ -27,6 +30,7 @@ class ReadInstant:
     root: str
     instant: int
     event: int
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def address(self, version: FileVersion) -> str:
         """The address of a file."""

@@ -72,7 +72,7 @@ def _naming(read: ReadInstant, versions: Sequence[FileVersion], format: str) -> 
 
 def _opened(read: ReadInstant, version: FileVersion, format: str) -> ds.Dataset:
     address = read.address(version)
-    fs, root = opened_root(read.root)
+    fs, root = opened_root(read.root, read.options)
     path = f"{root}/{version.path}"  # a name below may look like an address
     try:
         if (size := fs.size(path)) != version.size:
