@@ -123,7 +123,7 @@ class CopyJob:
             if (self.state_dir / "commits").exists():
                 with locked(self.state_dir / LOCK, self.target.url):
                     steps = FileCommitSteps(str(self.state_dir / "commits"))
-                    self._redo(steps, CopySite(self.target, redoes=True, events=self.events))
+                    self._redo(steps, CopySite(self.target, redoes=True, source=self.source, events=self.events))
 
     def _run(self) -> CopyCounts:
         self.target.make_folder(ROOT)
@@ -135,7 +135,7 @@ class CopyJob:
                 self.target.measure_times(RelativePath(f"{STAGING}/{self.id}/{LOCK}"))
             if self.target.traits.moves_folders:
                 self.target.make_folder(RelativePath(STAGING))  # the listing asks for it
-            site = CopySite(self.target, redoes=True, events=self.events)
+            site = CopySite(self.target, redoes=True, source=self.source, events=self.events)
             blocked = self._redo(steps, site)
             recorder = self._recorder(steps, site)
             journal = CopyJournal(self.state_dir / "journal.db", self.target.boot())

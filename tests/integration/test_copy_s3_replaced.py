@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,24 @@ def test_a_file_edited_after_it_was_read_is_not_published_as_newer_than_its_sour
     )
     assert copy(tmp_path / "src", bucket).run().files_published == 2
     assert bucket.objects() == read_tree(tmp_path / "src") == {"read first": b"NEW NEW NEW", "read last": b"other"}
+
+
+@pytest.mark.parametrize(("last", "size"), [("copy_object", 11), ("complete_multipart_upload", 5 << 20)])
+def test_a_file_edited_before_an_earlier_run_is_finished_is_copied_anew(
+    bucket: Bucket, tmp_path: Path, last: str, size: int
+) -> None:
+    def dying(what: str) -> None:
+        if what == last:
+            raise Killed
+
+    write_tree(tmp_path / "src", {"edited": b"o" * size, "other": b"other"})
+    with pytest.raises(Killed):
+        copy(tmp_path / "src", bucket, dying, range_bytes=5 << 20).run()
+    write_tree(tmp_path / "src", {"edited": b"N" * size}, int(time.time()) - 2)
+    for _ in range(2):
+        assert copy(tmp_path / "src", bucket, range_bytes=5 << 20).run().failures == {}
+        assert bucket.objects() == read_tree(tmp_path / "src")
+    assert bucket.is_clean()
 
 
 def test_killed_after_a_converted_file_is_in_place_the_next_run_does_not_take_it_for_what_it_has_replaced(

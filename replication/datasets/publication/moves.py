@@ -80,7 +80,8 @@ class MovedFolder:
 class Move:
     """From a staged path to its destination; a file, or a folder with these files and folders.
 
-    A file that was uploaded is not moved: its upload, to the destination, is completed.
+    A file that was uploaded is not moved: its upload, to the destination, is completed. ``source`` and ``read_ns`` are
+    the path and the time of the file that was read, where what is moved gets the time of the move.
     """
 
     origin: str
@@ -89,6 +90,8 @@ class Move:
     files: tuple[MovedFile, ...]
     folders: tuple[MovedFolder, ...] = ()
     sent: SentUpload | None = None
+    source: str = ""
+    read_ns: int | None = None
 
 
 def plan_moves(
@@ -132,6 +135,25 @@ def guarded(move: Move, expected: Expected) -> Move:
     destination = RelativePath(move.destination)
     files = (replace(file, listed=expected(RelativePath(file.name).below(destination))) for file in move.files)
     return replace(move, files=tuple(files))
+
+
+def dated(moves: Sequence[Move], files: Sequence[StagedFile]) -> list[Move]:
+    """Moves of single files, with the path and the time of what was read."""
+    origins = {each.file.destination: each.file.origin for each in files}
+    found = ((move, origins[RelativePath(move.destination)]) for move in moves)
+    return [replace(move, source=origin.path, read_ns=origin.timestamp_ns) for move, origin in found]
+
+
+def check_unedited(source: Store, moves: Sequence[Move]) -> None:
+    """Look, before an earlier run's moves are made, whether files were edited since they were read.
+
+    Raises:
+        ChangedFileError: one was. What is moved now is dated later than that, and would pass for the same.
+    """
+    for move in moves:
+        found = source.status(RelativePath(move.source)) if move.read_ns is not None else None
+        if found is not None and found.attributes is not None and found.attributes.timestamp_ns != move.read_ns:
+            raise ChangedFileError(f"{move.source} was changed since it was copied", "The next run copies it anew")
 
 
 def make_all(target: Store, moves: Sequence[Move], backup: RelativePath | None) -> None:

@@ -26,7 +26,7 @@ from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.staging import Staging
 from replication.datasets.publication.events import failed_event, published_events
 from replication.datasets.publication.folders import KNOWN_FOLDERS_MAX, LinkedFolders, NewFolders, emptied
-from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, guarded, plan_moves
+from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, dated, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
 from replication.datasets.publication.registering import registration_refusal
 from replication.datasets.publication.steps import (
@@ -251,6 +251,8 @@ class Publisher:
         folders = self._target.traits.moves_folders and self._staging.is_clean(root)
         moves = plan_moves(file_set.staged, root, self._is_there, folders=folders)
         moves = [replace(move, folders=self._new_folders(move)) for move in moves]
+        if self._target.traits.moves_by_copying and not self._configuration.register:
+            moves = dated(moves, file_set.staged)
         if self._expected is not None:
             moves = [guarded(move, self._expected) for move in moves]
         backup = self._configuration.backup_dir or ""

@@ -16,6 +16,7 @@ from replication.datasets.publication.moves import (
     are_given,
     are_made,
     check_sent,
+    check_unedited,
     give,
     make_all,
 )
@@ -35,6 +36,7 @@ class CopySite:
     Attributes:
         target: the store.
         redoes: the steps are of an earlier run, so verifying them reads what is there.
+        source: the store that an earlier run has read, which may have changed since; None does not look.
         events: where events go; None sends none.
         synced: the sequences whose effects are durable.
         notified: the sequences whose events were sent.
@@ -44,6 +46,7 @@ class CopySite:
 
     target: Store
     redoes: bool = False
+    source: Store | None = None
     events: EventSink | None = None
     synced: set[str] = field(default_factory=set)
     notified: set[str] = field(default_factory=set)
@@ -83,6 +86,8 @@ class PublishFileSet(CommitStep[CopySite]):
     def execute(self, context: CopySite) -> None:
         """Make the moves; :class:`SyncTarget`, which follows, makes them durable."""
         backup = RelativePath(self.backup) if self.backup else None
+        if context.source is not None:
+            check_unedited(context.source, self.moves)
         check_sent(context.target, self.moves)
         for folder in self.folders:
             context.target.make_folder(RelativePath(folder.name))
