@@ -358,7 +358,7 @@ class Publisher:
     def _report_failed(self, file_set: str, reasons: Mapping[str, str]) -> None:
         if self._site.events is not None:
             try:
-                self._site.events.send([failed_event(self._target.url, file_set, reasons)])
+                self._site.send([failed_event(self._target.url, file_set, reasons)])
             except OSError as error:  # the failure is in the summary, too
                 _log.warning("event_not_sent", file_set=file_set, error=one_line(error))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,10 +24,12 @@ from replication.datasets.publication.moves import (
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import EntryKind, Store, make_durable
-from replication.error_text import counted
+from replication.error_text import counted, one_line
 from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
+
+_WAITED_S = 5.0  # a receiver that refuses events says so sooner
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class CopySite:
         notified: the sequences whose events were sent.
         timelines: those that are open, by the address of their records.
         registrars: those that are open, by what the user called them.
+        silent: why events were not taken once the receiver was waited for; empty if it was not in vain.
     """
 
     target: Store
@@ -52,6 +56,7 @@ class CopySite:
     notified: set[str] = field(default_factory=set)
     timelines: dict[str, RecordedTimeline] = field(default_factory=dict)
     registrars: dict[str, FileRegistrar] = field(default_factory=dict)
+    silent: str = ""
 
     def timeline(self, url: str) -> RecordedTimeline:
         """The timeline whose records are at an address. ConfigError when that store cannot keep one."""
@@ -64,6 +69,23 @@ class CopySite:
         if text not in self.registrars:
             self.registrars[text] = registrar_of(text)
         return self.registrars[text]
+
+    def send(self, events: Sequence[str]) -> None:
+        """Send events, if anybody wants any; OSError if the receiver did not take them.
+
+        A receiver that is away is waited for once: each of a thousand file sets would take as long.
+        """
+        if self.events is None:
+            return
+        if self.silent:
+            raise OSError(self.silent)
+        begun_s = time.monotonic()
+        try:
+            self.events.send(events)
+        except OSError as error:
+            if time.monotonic() - begun_s >= _WAITED_S:
+                self.silent = one_line(error)
+            raise
 
 
 @step_type("copy.publish")
@@ -194,8 +216,7 @@ class NotifyPublished(CommitStep[CopySite]):
         return context.events is None or self.sequence in context.notified
 
     def execute(self, context: CopySite) -> None:
-        if context.events is not None:
-            context.events.send(self.events)
+        context.send(self.events)
         context.notified.add(self.sequence)
 
     def describe(self) -> str:

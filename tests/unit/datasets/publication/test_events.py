@@ -75,6 +75,28 @@ def test_events_that_nobody_took_are_sent_by_the_next_run(tmp_path: Path) -> Non
     assert not (tmp_path / "dst/.walship").exists()
 
 
+def test_a_receiver_that_is_away_is_waited_for_once_and_not_by_each_file_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.publication.steps._WAITED_S", 0.1)
+    files = {f"{number}/a": b"1" for number in range(5)}
+    write_tree(tmp_path / "src", files)
+    waited: list[int] = []
+
+    class Away:
+        def send(self, events: Sequence[str]) -> None:
+            waited.append(len(events))
+            threading.Event().wait(0.2)
+            raise TimeoutError("nobody answers")
+
+    run(tmp_path, Away())
+    assert read_tree(tmp_path / "dst") == files and len(waited) == 1
+    run(tmp_path, Away())
+    assert len(waited) == 2
+    run(tmp_path, heard := Listener())
+    assert sorted(event["path"] for event in heard.taken if event["event"] == "file_published") == sorted(files)
+
+
 def test_a_run_tells_why_events_were_not_sent_now_rather_than_by_the_run_before(tmp_path: Path) -> None:
     write_tree(tmp_path / "src", {"a/1": b"1"})
     for folder in ("gone", "missing"):
