@@ -15,6 +15,7 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
@@ -294,3 +295,18 @@ def test_hosts_that_open_the_catalog_beside_the_ledger_at_once_find_the_same(pos
         assert [spec.name for spec in made[-1].specs()] == ["ops.shared"]
         for catalog in made:
             catalog.close()
+
+
+def test_tables_are_found_at_once_after_the_database_of_the_catalog_has_restarted(
+    postgresql: str, tmp_path: Path
+) -> None:
+    with postgresql_database(postgresql, empty=True) as stores:
+        catalog = IcebergCatalog(CatalogProperties(*shared_catalog(stores.url, tmp_path.as_uri())))
+        catalog.create(table("ops.shared"))
+        assert catalog.exists("ops.shared")
+        server = sa.create_engine(stores.url, poolclass=sa.NullPool)
+        with server.connect() as connection:
+            others = "pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            assert connection.exec_driver_sql(f"select count(pg_terminate_backend(pid)) from {others}").scalar()
+        assert catalog.exists("ops.shared")
+        catalog.close()

@@ -50,7 +50,8 @@ class SqlLookup:
         namespace, _, table = name.rpartition(".")
         with self._lock:
             if self._engine is None:
-                self._engine = sa.create_engine(self._properties["uri"])
+                ping = self._properties.get("pool_pre_ping") == "true"  # as PyIceberg: a server may have restarted
+                self._engine = sa.create_engine(self._properties["uri"], pool_pre_ping=ping)
             engine = self._engine
         try:
             location = _find(engine, {"catalog": self._catalog, "namespace": namespace, "name": table})
