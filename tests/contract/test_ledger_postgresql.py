@@ -144,6 +144,18 @@ def test_a_server_that_is_down_is_reported_in_one_line() -> None:
     store.close()
 
 
+def test_a_user_who_may_make_no_tables_in_the_database_is_told_so_with_the_remedy(server: pg.Server) -> None:
+    name = f"ledger_{os.urandom(6).hex()}"
+    admin = sa.create_engine(server.url("postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")  # only its owner makes tables there
+    admin.dispose()
+    with pytest.raises(CoordinationError, match="permission denied for schema public") as told:
+        initialise(server.url(name).replace("//walship@", f"//{name}@"), WEST)
+    assert told.value.hint.endswith(f'ALTER DATABASE "{name}" OWNER TO "{name}"')
+
+
 def test_reads_can_change_nothing(url: str) -> None:
     store = SqlStore(url)
     with pytest.raises(CoordinationError, match="read-only"), store.read() as connection:

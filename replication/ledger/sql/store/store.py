@@ -36,6 +36,7 @@ _ADVISORY_KEY = 0x77616C73
 _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
+_DENIED = "42501"  # its insufficient_privilege
 _MEMORY = (":memory:", "", None)
 #: Errors of a store that fails, and not of a statement. The second ones only of these very classes.
 _FAILURES = (sa.exc.OperationalError, sa.exc.InternalError, sqlite3.OperationalError)
@@ -236,9 +237,11 @@ class SqlStore:
             if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
                 raise self._busy() from error
             lost = isinstance(error, DBAPIError) and (error.connection_invalidated or _is_of_address(error))
-            if lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
-                what = message_line(cause or error)
-                raise CoordinationError(f"the ledger at {self._name} failed: {what}", self._remedy) from error
+            denied = getattr(cause, "sqlstate", None) == _DENIED
+            if denied or lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
+                what, owns = message_line(cause or error), f'"{self.url.database}" OWNER TO "{self.url.username}"'
+                hint = f"Let its user own its database: ALTER DATABASE {owns}" if denied else self._remedy
+                raise CoordinationError(f"the ledger at {self._name} failed: {what}", hint) from error
             raise
 
     def _busy(self) -> LedgerBusyError:
