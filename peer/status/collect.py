@@ -159,6 +159,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     if not members.problem:
         present = [role for host in members.hosts if host.slot == config.cluster.host for role in host.roles]
         members = replace(members, unanswering=roles_without_session(config.run_dir, present, now / 1e6))
+    is_away = any(host.away for host in members.hosts if host.slot == config.cluster.host)  # then replay reads no file
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
     return ClusterStatus(
         cluster=ledger.cluster.name,
@@ -182,7 +183,9 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         quarantined=quarantined,
         lost_writes=lost_writes,
         role_history=role_history(ledger, kept),
-        unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
+        unreadable=tuple(
+            unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, None if is_away else report)
+        ),
         lost=_local_losses(ledger, specs),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from peer.repair.salvage import salvage
 from peer.replay.context import ReplayContext
 from peer.replay.election import await_election
 from peer.replay.rounds import Replayer
+from peer.replay_report import ReplayReport
 from peer.status.collect import collect
 from peer.status.members import members_of
 from peer.status.unreadable import unreadable
@@ -142,6 +144,9 @@ def test_a_host_that_is_away_holds_its_own_rows_says_so_and_goes_on_when_it_retu
     assert (w1.slot, w1.unapplied_bytes, w1.away) == ("w1", 0, "")
     assert w2.slot == "w2" and w2.roles == () and w2.unapplied_bytes == there.length - _end_of_first(there.path)
     assert "receiver is not running" in w2.away
+    ReplayReport(host="w1", at=time.time(), held=west.replayer.round().held).save(west.one.ledger.replay)
+    there_too = collect(west.two.config, west.two.ledger, members_of(west.two.coordination))
+    assert there_too.members.hosts[1].away and there_too.unreadable == (), "w2 has its files, which need no salvage"
     west.restart()  # a new replayer finds it so, too
     wait_until(lambda: west.applied(13))
     with west.two.receiver():
