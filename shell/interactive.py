@@ -6,13 +6,14 @@ A line is a command line for the cluster in the prompt. ``use NAME`` changes the
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from peer.client.connect import find_config
 from replication.errors import ReplicationError
 from replication.ledger.sql.ledger import open_ledger
 from shell.cli.find import FoundCluster, clusters_below, current_folder, find_cluster
+from shell.cli.interrupting import INTERRUPTED
 from shell.cli.render import Printer
 
 LEAVE = ("exit", "quit")
@@ -143,7 +145,7 @@ class Shell:
         if first in QUERY_WORDS:
             return self._on_cluster(["sql", line.rstrip(";")])
         try:
-            words = shlex.split(line)
+            words = _words(line)
         except ValueError as error:
             self._printer.note(f"syntax error: {error}")
             return 2
@@ -198,13 +200,40 @@ def interact(shell: Shell, printer: Printer) -> int:
     printer.line("walship shell: Tab completes, help lists the verbs, Ctrl-D leaves.")
     while True:
         try:
-            code = shell.execute(session.prompt(shell.prompt))
+            for line in _lines(session.prompt(shell.prompt)):
+                code = shell.execute(line)
+                if code is None:
+                    return 0
+                if code == INTERRUPTED:
+                    break
         except KeyboardInterrupt:
             continue
         except EOFError:
             return 0
-        if code is None:
-            return 0
+
+
+def _lines(text: str) -> Iterator[str]:
+    """What was typed; of what was pasted each line, or as many as a query or a quote takes."""
+    begun, first = "", text.split(maxsplit=1)[:1]
+    for line in [text] if first and first[0].lower() in QUERY_WORDS else text.splitlines():
+        begun = f"{begun}\n{line}".replace("\\\n", " ") if begun else line
+        try:
+            _words(begun)
+        except ValueError:
+            continue
+        yield begun
+        begun = ""
+    yield begun
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line up to a remark. ValueError: a quote is open."""
+    words, read = [], io.StringIO(line)
+    lexer = shlex.shlex(read, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    while (rest := line[read.tell() :].lstrip()) and not rest.startswith("#"):
+        words.append(str(lexer.get_token()))
+    return words
 
 
 def _from_lines(shell: Shell, lines: Iterable[str]) -> int:
@@ -225,4 +254,13 @@ def _history() -> History:
         file.touch(mode=0o600)
     except (OSError, RuntimeError):  # it cannot be written, or this user has no home
         return InMemoryHistory()
-    return FileHistory(str(file))
+    return _LastingHistory(str(file))
+
+
+class _LastingHistory(FileHistory):
+    """Lines in a file; those that it does not take, as on a full disk, are known in this session only."""
+
+    def store_string(self, string: str) -> None:
+        """Add a line to the file."""
+        with suppress(OSError):
+            super().store_string(string)

@@ -8,15 +8,18 @@ import signal
 import stat
 
 import pytest
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from replication.errors import ConfigError
 from shell import main
 from shell.cli.find import FoundCluster
 from shell.cli.render import Printer
-from shell.interactive import Shell, VerbCompleter, _from_lines, _history
+from shell.interactive import Shell, VerbCompleter, _from_lines, _history, interact
 from shell.main import make_app
 
 
@@ -97,6 +100,42 @@ def test_empty_lines_do_nothing(app, line):
     assert run.lines == []
 
 
+def test_a_remark_may_follow_a_line_as_in_the_readme(app):
+    run = Recorder()
+    shell_of(app, run).execute("walship status       # lag in bytes, what is retained and why: it's all here")
+    shell_of(app, run).execute("read 'ops.#1' --where \"a = '#'\" -o a#b")
+    assert [words[2:] for words in run.lines] == [
+        ["status"],
+        ["read", "ops.#1", "--where", "a = '#'", "-o", "a#b"],
+    ]
+
+
+PASTED = """walship throttle west 10MB      # at most
+# it's slow
+pause \\
+  west
+sql "select 1
+from t"
+exit
+status"""
+
+
+def test_each_pasted_line_is_one_of_its_own(app, monkeypatch):
+    run = Recorder()
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr("shell.interactive._history", InMemoryHistory)
+    with create_pipe_input() as typed, create_app_session(input=typed, output=DummyOutput()):
+        typed.send_text("\x1b[200~select 1\n  from t\x1b[201~\r")
+        typed.send_text(f"\x1b[200~{PASTED}\x1b[201~\r")
+        assert interact(shell_of(app, run), Printer(False)) == 0
+    assert [words[2:] for words in run.lines] == [
+        ["sql", "select 1\n  from t"],
+        ["throttle", "west", "10MB"],
+        ["pause", "west"],
+        ["sql", "select 1\nfrom t"],
+    ]
+
+
 @pytest.mark.parametrize("line", ["exit", "quit", " EXIT ", "exit;"])
 def test_leaving(app, line):
     assert shell_of(app, Recorder()).execute(line) is None
@@ -163,6 +202,15 @@ def test_a_shell_that_has_no_place_for_its_history_keeps_it_in_memory(tmp_path, 
     (tmp_path / "state").write_text("a file where the folder would be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert isinstance(_history(), InMemoryHistory)
+
+
+def test_a_line_that_the_disk_does_not_take_is_known_in_its_session(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history = _history()
+    (tmp_path / "walship" / "history").unlink()
+    (tmp_path / "walship" / "history").symlink_to("/dev/full")
+    history.append_string("status")
+    assert history.get_strings() == ["status"]
 
 
 def test_a_user_without_a_home_has_a_shell_too(monkeypatch):
