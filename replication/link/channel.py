@@ -6,7 +6,11 @@ time-out; without ``grpc.so_reuseport=0`` two processes can silently listen on o
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
+
 from replication.core.frame import FRAME_BYTES_MAX
+from replication.errors import RequestError
 
 SERVICE = "walship.Link"
 SHIP = f"/{SERVICE}/Ship"
@@ -69,8 +73,23 @@ def options(message_bytes_max: int) -> Options:
     ]
 
 
+@lru_cache(maxsize=1)
+def _first_caller() -> int:
+    """The process that called first, also in its forks."""
+    return os.getpid()
+
+
 def client_options(message_bytes_max: int, peer: str | None) -> Options:
-    """For a channel; ``peer`` is the cluster name that the receiver's certificate must carry, None in plain text."""
+    """For a channel; ``peer`` is the cluster name that the receiver's certificate must carry, None in plain text.
+
+    Raises:
+        RequestError: this process is a fork of one that has called: gRPC would abort it.
+    """
+    if _first_caller() != os.getpid():
+        raise RequestError(
+            f"no other cluster can be called from this process: it is a fork of process {_first_caller()}, which did",
+            "Start processes with multiprocessing's spawn, or fork before the first call",
+        )
     extra: Options = [
         ("grpc.use_local_subchannel_pool", 1),  # one connection per link, so that a stuck one holds up no other
         ("grpc.enable_retries", 0),

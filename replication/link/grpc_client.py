@@ -76,7 +76,7 @@ def connect(
     Opening a stream may take a little longer for each of its routes.
 
     Raises:
-        ConfigError: plain text to another host, and the configuration does not allow it.
+        ConfigError: plain text to another host, which is not allowed. RequestError: as ``channel.client_options``.
     """
     check_plaintext(address, tls, allow_plaintext)
     if tls is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.status import reported
-from replication.errors import PeerRefusedError, PeerUnavailableError
+from replication.errors import PeerRefusedError, PeerUnavailableError, RequestError
 from replication.link import ranges, refusals, wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Ack, FileStatus, OpenReply, Reason, Refusal
-from replication.link.grpc_client import GrpcLink
+from replication.link.grpc_client import GrpcLink, connect
 from replication.link.statuses import encode_progress
 from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, WEST, Service, data
 
@@ -70,6 +71,17 @@ def test_a_call_is_sent_as_the_protocol_says_and_its_answer_read(peer: Peer) -> 
     there = {FILE: FileStatus(reported(Ranges.of((256, 300)), 280))}
     asked = peer.unary("Progress", encode_progress(there), OK)
     assert list(pb.ProgressRequest.FromString(asked).files) == [str(FILE)] and progress.result(10) == there
+
+
+def test_a_fork_of_a_process_that_has_called_is_refused_before_grpc_aborts_it() -> None:
+    connect("127.0.0.1:1", "west", EAST).close()
+    if not (pid := os.fork()):
+        try:
+            connect("127.0.0.1:1", "west", EAST)
+        except RequestError as error:
+            os._exit(7 if str(os.getppid()) in error.what and "spawn" in error.hint else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_a_route_is_opened_or_refused(peer: Peer) -> None:
