@@ -75,10 +75,13 @@ def shell(invocation: Invocation) -> None:
 
 
 def _run_line(arguments: Sequence[str]) -> int:
-    """Run a line of the shell. A drill, which lowers its priority, gets a process; Ctrl-C is for that alone."""
-    if "drill" not in arguments:
+    """Run a line of the shell.
+
+    A drill, which lowers its priority, and ``up``, which forks, get a process; Ctrl-C is for that alone.
+    """
+    if not {"drill", "up"}.intersection(arguments):
         return run(arguments)
-    from shell.processes.spawn import child_environment  # deferred: only a drill needs it
+    from shell.processes.spawn import child_environment  # deferred: few lines need it
 
     command = [sys.executable, "-P", "-c", "from shell.entry import main; main()", *arguments]
     process = subprocess.Popen(command, env=child_environment())

@@ -224,3 +224,9 @@ def test_a_drill_leaves_the_shell_its_priority(monkeypatch: pytest.MonkeyPatch) 
     before, handler = os.nice(0), signal.getsignal(signal.SIGINT)
     assert main._run_line(["--cluster", "/nowhere/walship.toml", "drill", "east"]) == ConfigError.exit_code
     assert os.nice(0) == before and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_up_forks_from_a_process_without_what_earlier_lines_have_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the catalog of a query, whose locks in SQLite do not follow a fork."""
+    monkeypatch.setattr(main, "run", lambda words: pytest.fail(f"{words} ran in the shell itself"))
+    assert main._run_line(["--cluster", "/nowhere/walship.toml", "up"]) == ConfigError.exit_code
