@@ -29,6 +29,7 @@ _SECRET_FIELD = re.compile(
 _URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@(?:[^@/\s]*@)*")  # a password with @ in it, too
 _QUERY_PASSWORD = re.compile(r"((?:password|secret|token)\w*=)[^&;\s]+", re.IGNORECASE)
 _MASK = "***"
+_LIBRARY = ("peer", "replication")
 FILE_BYTES_MAX = 32 << 20
 _RESERVED = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
@@ -126,6 +127,9 @@ def _install(handler: logging.Handler, level: Level) -> None:
 
 def as_library() -> None:
     """Hand what is logged to Python's own ``logging`` unless configured: a library prints nothing by itself."""
+    for name in _LIBRARY:
+        if not (logger := logging.getLogger(name)).handlers:
+            logger.addHandler(logging.NullHandler())  # else Python prints warnings of programs without a handler
     if not _is_configured() and _put_off.configure is None:
         _put_off.configure = _configure_as_library
 

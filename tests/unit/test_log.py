@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,12 @@ def test_as_a_library_any_field_can_be_logged(caplog: pytest.LogCaptureFixture) 
     log.get("library").warning("failed", thread="turns", name="n", message="m", file="f")
     (record,) = [record for record in caplog.records if record.name == "library"]
     assert (vars(record)["thread_"], vars(record)["name_"], vars(record)["file"]) == ("turns", "n", "f")
+
+
+def test_as_a_library_nothing_is_printed_by_a_program_that_logs_nothing() -> None:
+    code = "from replication import log; log.as_library(); log.get('replication.x').warning('not_read', error='gone')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
