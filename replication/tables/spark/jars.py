@@ -26,6 +26,7 @@ from replication.errors import ConfigError, SparkMissingError
 JAVA_VERSIONS = (17, 21)
 FETCH_TIMEOUT_S = 900
 POSTGRESQL = "postgresql"
+_LOCALE = os.environ.get("LC_ALL")  # with which Python started
 _SUMS = Path(__file__).with_name("jars.sha256")
 _OF_PYSPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"  # it has them already
 _MODULE = "jdk.incubator.vector"
@@ -53,8 +54,12 @@ class Jar:
 
 
 def allow_any_path(environment: MutableMapping[str, str]) -> None:
-    """Change the C locale to C.UTF-8 for Java processes, which otherwise cannot open non-ASCII paths."""
-    if environment.get("LC_ALL") in ("C", "POSIX"):
+    """Change the C locale to C.UTF-8 for Java processes, which otherwise cannot open non-ASCII paths.
+
+    A locale that is not installed is the C locale, too: Python then takes paths for UTF-8.
+    """
+    given = environment.get("LC_ALL")
+    if given in ("C", "POSIX") or (given and given == _LOCALE and sys.flags.utf8_mode):
         environment["LC_ALL"] = "C.UTF-8"
 
 
@@ -72,9 +77,12 @@ def pinned_jars(also: str = "") -> list[Jar]:
 
 
 def cache_dir() -> Path:
-    """Return the folder of this user's jars."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("WALSHIP_CACHE") or Path(base) / "walship") / "jars"
+    """Return the folder of this user's jars. ConfigError: the user has no home, and nothing names another place."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    found = os.environ.get("WALSHIP_CACHE") or f"{base}/walship"
+    if found.startswith("~"):
+        raise ConfigError("this user has no home folder, where Spark's jars would be", "Set WALSHIP_CACHE to a folder")
+    return Path(found) / "jars"
 
 
 def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import re
 import subprocess
 import sys
@@ -135,6 +136,17 @@ def test_cached_jars_are_used_without_spark_or_network(tmp_path: Path, monkeypat
     assert jars.ensure_jars() == [path]
 
 
+def test_a_user_without_a_home_can_name_the_folder_of_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "WALSHIP_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    with pytest.raises(ConfigError, match="no home") as caught:
+        jars.cache_dir()
+    assert "WALSHIP_CACHE" in caught.value.hint
+    monkeypatch.setenv("WALSHIP_CACHE", str(tmp_path))
+    assert jars.cache_dir() == tmp_path / "jars"
+
+
 def test_the_pinned_jars_fit_the_pinned_spark() -> None:
     named = {jar.artifact: jar for jar in jars.pinned_jars()}
     assert all(len(jar.sha256) == 64 for jar in named.values())
@@ -166,3 +178,13 @@ def test_jars_are_fetched_under_the_c_locale_too(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(subprocess, "run", run)
     jars._resolve(tmp_path, jars.pinned_jars(), "/java")
     assert seen["LC_ALL"] == "C.UTF-8", "else Java does not find PySpark in a folder of another alphabet"
+
+
+def test_a_locale_that_is_not_installed_is_no_other_for_java_than_for_python() -> None:
+    code = (
+        "import os; from replication.tables.spark.jars import allow_any_path;"
+        " allow_any_path(os.environ); print(os.environ['LC_ALL'])"
+    )
+    given = {**os.environ, "LC_ALL": "xx_YY.UTF-8"}
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "C.UTF-8\n", done.stderr
