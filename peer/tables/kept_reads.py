@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
 import duckdb
@@ -68,9 +68,10 @@ class KeptReads:
 
     def _close(self) -> None:
         self._tables.clear()
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(duckdb.Error):  # another thread reads: it is closed after that
+                connection.close()
 
     def _kept(self, connection: duckdb.DuckDBPyConnection, spec: TableSpec) -> _KeptTable:
         kept = self._tables.get(spec.uuid)

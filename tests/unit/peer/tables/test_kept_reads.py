@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -341,6 +342,29 @@ def test_threads_read_side_by_side(tables: Tables) -> None:
 
             assert set(pool.map(found, range(8))) == {value}
     kept.close()
+
+
+def test_it_is_closed_while_a_thread_reads(tables: Tables) -> None:
+    spec = tables.create("ops.t")
+    tables.commit(spec, ("a", 1))
+    kept = KeptReads(tables.catalog)
+    connection, rows = kept.latest(spec)
+    begun, goes_on = Event(), Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        begun.set()
+        goes_on.wait(60)
+        yield pa.record_batch({"n": [1]})
+
+    connection.register("slow", pa.RecordBatchReader.from_batches(pa.schema({"n": pa.int64()}), slow()))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(lambda: connection.execute(f"select v, n from ({rows}), slow").fetchall())
+        try:
+            assert begun.wait(60)
+            kept.close()
+        finally:
+            goes_on.set()
+        assert reading.result(60) == [(1, 1)]
 
 
 def test_a_query_that_has_yet_to_run_keeps_its_views_while_others_read(tables: Tables) -> None:
