@@ -145,21 +145,21 @@ class ClusterStatus:
 
 def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     """Read everything; each part is one transaction, so parts may be a moment apart."""
-    now = now_us()
+    now, host = now_us(), config.cluster.host
     members = with_replayers(members, ledger.replay.replayers())
     rows = {row.file: row for row in ledger.files.all()}
-    fresh = _unregistered(rows.values(), config.cluster.host)
+    fresh = _unregistered(rows.values(), host)
     specs = {spec.uuid: spec for spec in ledger.tables.all()}
     kept = ledger.replay.quarantined()
     quarantined = tuple(frame for frame in kept if not frame.succession)
     lost_writes = tuple(frame for frame in kept if frame.succession and not frame.discarded)
     report = ReplayReport.load(ledger.replay)
     pending = ledger.replay.pending()
-    members = with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6)
+    members = with_files(members, rows.values(), pending, report, host, now / 1e6)
     if not members.problem:
-        present = [role for host in members.hosts if host.slot == config.cluster.host for role in host.roles]
+        present = [role for each in members.hosts if each.slot == host for role in each.roles]
         members = replace(members, unanswering=roles_without_session(config.run_dir, present, now / 1e6))
-    is_away = any(host.away for host in members.hosts if host.slot == config.cluster.host)  # then replay reads no file
+    is_away = any(each.away for each in members.hosts if each.slot == host)  # then replay reads no file
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
     return ClusterStatus(
         cluster=ledger.cluster.name,
@@ -169,7 +169,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         term=ledger.terms.current(),
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
-        peers=tuple(tables_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
+        peers=tuple(tables_at_peers(ledger, rows, fresh, specs, PeerLag(host, now), report)),
         pattern_rules=tuple(ledger.rules.pattern_rules()),
         sending=sending(ledger, now),
         tables=_tables_here(ledger, specs.values(), quarantined, report, now),
@@ -183,9 +183,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         quarantined=quarantined,
         lost_writes=lost_writes,
         role_history=role_history(ledger, kept),
-        unreadable=tuple(
-            unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, None if is_away else report)
-        ),
+        unreadable=tuple(unreadable(ledger, rows.values(), host, config.data_dir, None if is_away else report)),
         lost=_local_losses(ledger, specs),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),

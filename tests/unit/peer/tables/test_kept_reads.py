@@ -21,7 +21,6 @@ from peer.drill.forking import _histories
 from peer.drill.instant import pin
 from peer.tables import kept_reads
 from peer.tables.by_jobs import rows_query
-from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.fold import merge_changes
 from peer.tables.kept_reads import KeptReads
 from peer.tables.read import Reader, attach_latest, query_result, read
@@ -34,61 +33,16 @@ from replication.tables.catalog.catalog import IcebergCatalog, configured_catalo
 from replication.tables.duckdb.kept_view import KeptView
 from replication.tables.layout import CHANGES
 from replication.tables.spark.iceberg import IcebergTables
-from tests.sites import Site
-from tests.tables_made import append_decoded, as_decode, keyed
-from tests.versions import Version, as_rows
+from tests.read_tables import Tables, opened_tables
+from tests.tables_made import keyed
 
 pytestmark = pytest.mark.heavy
 
 
-class Tables:
-    """A cluster's Iceberg tables, and both ways to read them."""
-
-    def __init__(self, site: Site) -> None:
-        self.catalog = IcebergCatalog(configured_catalog(site.config))
-        self.reader = Reader(site.config, site.ledger)
-        self.site = site
-        self.replay = 0
-
-    def create(self, name: str) -> TableSpec:
-        spec = keyed(name)
-        self.catalog.create(spec)
-        return spec
-
-    def commit(self, spec: TableSpec, *puts: tuple[str, int | None], at: int = 0) -> None:
-        """A commit of replay; None deletes the key. The rows' commit time is ``at``, or the number of the commit."""
-        self.replay += 1
-        at = at or self.replay
-        versions = [
-            Version(key, "default", int(value is None), None, at, "e:1", self.replay, row, value)
-            for row, (key, value) in enumerate(puts)
-        ]
-        changes, rows = (
-            self.catalog.load(spec.name + CHANGES),
-            as_decode(as_rows(spec, versions), {"_replay": self.replay}),
-        )
-        current = self.catalog.history(spec.name + CHANGES).current
-        append_decoded(changes, rows, current, CommitMetadata(1, self.replay, {}).to_summary())
-
-    def rows(self, spec: TableSpec, where: str | None = None) -> list[dict[str, Any]]:
-        """What both ways of reading show."""
-        here = sorted(self.reader.read(spec, where).read_all().to_pylist(), key=repr)
-        assert here == sorted(read(self.catalog, spec, where).read_all().to_pylist(), key=repr)
-        return here
-
-    def files(self, spec: TableSpec) -> list[Path]:
-        tasks = self.catalog.load(spec.name + CHANGES).scan().plan_files()
-        return [Path(task.file.file_path.removeprefix("file://")) for task in tasks]
-
-
 @pytest.fixture
 def tables(tmp_path: Path) -> Iterator[Tables]:
-    site = Site(tmp_path, "east")
-    made = Tables(site)
-    yield made
-    made.reader.close()
-    made.catalog.close()
-    site.close()
+    with opened_tables(tmp_path) as made:
+        yield made
 
 
 def test_each_commit_is_seen_at_the_next_read(tables: Tables) -> None:
