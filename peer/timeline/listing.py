@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
+from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.open import is_local, local_path
 from replication.errors import RequestError
 from replication.files.store import direct, driver_errors
@@ -68,7 +69,8 @@ class FolderListings:
             path = f"{path}/{partition}".rstrip("/")  # a name below may look like an address
             fs.invalidate_cache(path)
             try:
-                entries = fs.ls(path, detail=True)
+                is_ftp = fs.protocol == "ftp"  # fsspec takes a listing of it that fails for an empty one
+                entries = list(FtpDriver().entries(fs, path or "/")) if is_ftp else fs.ls(path, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
         named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from peer.timeline.listing import FolderListings
 from replication.core.copying.configuration import CopyConfiguration
 from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.local import LocalStore
@@ -69,8 +70,12 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
             patch.setattr(ftplib.FTP, "mlsd", failing)
             with pytest.raises(StorageError, match="425 Can't open data connection"):
                 sync()
+            with pytest.raises(StorageError, match="425 Can't open data connection"):
+                FolderListings().files("out", url, "a")
         assert read_tree(tmp_path / "here") == FILES
         sync()
+        assert [each.path for each in FolderListings().files("out", url, "a")] == ["a/1"]
+        assert FolderListings().partitions("out", url) == ["a", "b"]
     assert read_tree(tmp_path / "here") == read_tree(tmp_path / "served") == FILES
 
 
