@@ -105,7 +105,8 @@ class Routes:
         Add their ``origins``, which are kept for ever. Raises PeerRefusedError when there are too many.
         """
         own, named = self._ledger.cluster, {each.origin for each in declared}
-        if len(origins | named) > _ORIGINS_MAX or any(len(each.path) > HOPS_MAX for each in declared):
+        most = max(len(origins | named), len(declared))  # of one origin there is one path
+        if most > _ORIGINS_MAX or any(len(each.path) > HOPS_MAX for each in declared):
             raise Refusal(
                 Reason.TOO_LARGE,
                 f"routes from {grant.cluster.name} to {own.name} carry frames of more than {_ORIGINS_MAX} clusters, or"

@@ -120,6 +120,10 @@ def test_routes_carry_a_bounded_number_of_origins_since_those_are_kept_for_ever(
         assert not carrying(*(Carried(each, (each, EAST)) for each in some), generation=generation)
     assert carrying(Carried(origins[4], (origins[4], EAST)), generation=3) == [Reason.TOO_LARGE]
     assert carrying(Carried(origins[0], (origins[0],) * 65), generation=3) == [Reason.TOO_LARGE]
+    again = (Carried(origins[0], (origins[0], EAST), at) for at in range(5))
+    assert carrying(*again, generation=3) == [Reason.TOO_LARGE], (
+        "a million of one origin would be gone through each time"
+    )
     assert ledger.landing.carried_by(EAST) == set(origins[:4])
 
 
