@@ -74,7 +74,7 @@ class Deriver:
         Raises:
             ReplicationError: the step failed. It can be repeated; no row is lost or bypasses the hook.
         """
-        checkpoint = self.ledger.replay.checkpoint(derivation.source)  # before the definition, which knows its groups
+        checkpoint = self.ledger.replay.checkpoint(derivation.source)  # first: the definition then has all its groups
         spec, source = self._spec(derivation), self.ledger.tables.by_uuid(derivation.source)
         if derivation.pending:
             self._finish_pending(derivation, spec)

@@ -40,14 +40,14 @@ def not_ready(context: RoleChange, peer: str) -> list[str]:
 
 
 def gaps_at(context: RoleChange, peer: str) -> str:
-    """Which tables' rows in gaps a peer is not sent, with the remedy; "" for none. It may have got them otherwise."""
+    """Tables of which a peer was not sent all rows, with the remedy; "" for none. It may have them from others."""
     ledger = context.cluster.ledger
     with_gaps = {rule.table for rule in ledger.rules.to(peer) if rule.gaps}
     names = [spec.name for spec in ledger.tables.all() if spec.uuid in with_gaps] if with_gaps else []
     tables = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return tables and (
-        f"{peer} is not sent the rows of {tables} that walship status names, and lacks those that it did not get from"
-        f" others: walship bootstrap {peer} -t TABLE --wait 600"
+        f"{peer} was not sent all rows of {tables} (see walship status), and may lack them: walship bootstrap {peer}"
+        " -t TABLE --wait 600"
     )
 
 

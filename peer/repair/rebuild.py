@@ -50,8 +50,8 @@ class Rebuilt:
     """What a ledger was made from.
 
     ``unsure`` are tables that only the catalog has: they may have been dropped. ``damaged`` has a line for each file
-    that was not taken whole. Of frames that were quarantined, or lost writes, ``quarantined`` are quarantined again; of
-    ``frames_copied`` others only the copies are left.
+    that was not taken whole. ``quarantined`` frames, which had been quarantined or were lost writes, are quarantined
+    again. ``frames_copied`` is how many others have only their copies left.
     """
 
     cluster: ClusterId
@@ -118,9 +118,10 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
 def _quarantine_again(
     url: str, found: Sequence[RebuildInput], applied: Mapping[StreamId, Ranges], folder: Path
 ) -> tuple[int, int]:
-    """Quarantine frames that were, and lost writes: what left those out is known again once a peer tells it.
+    """Quarantine the frames again whose copies are in ``folder``: quarantined ones, and lost writes.
 
-    Returns how many, and of how many others there are copies in ``folder``.
+    A retry applies them; by then peers have told which are lost writes. Returns how many frames, and how many other
+    copies there are.
     """
     copies, count = {copy.name for copy in folder.glob("*.frame")}, 0
     with closing(open_ledger(url)) as ledger:
@@ -214,7 +215,6 @@ def damage_lines(rebuilt: Rebuilt) -> Iterator[str]:
         )
     if rebuilt.frames_copied:
         yield (
-            f"of {counted(rebuilt.frames_copied, 'frame')} that the lost ledger had quarantined, or kept as lost"
-            " writes, only copies are left, in the folder quarantine: rows that no table here has come with a bootstrap"
-            " from a peer that has them"
+            f"the folder quarantine has copies of {counted(rebuilt.frames_copied, 'frame')} whose files are gone."
+            " They are not applied: rows that are missing here come with a bootstrap from a peer that has them"
         )

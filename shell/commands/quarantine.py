@@ -75,7 +75,7 @@ def quarantine_retry(
         if rows:
             printer.progress("replay applies them from these files; a frame that fails again is quarantined again")
             if any(chosen[row["frame"]].discarded for row in rows):
-                printer.progress("peers bootstrapped while one was discarded lack its rows: walship bootstrap")
+                printer.progress("a peer that was bootstrapped before the retry lacks the rows: walship bootstrap")
         if failure is not None:
             raise failure
 

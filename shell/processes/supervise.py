@@ -72,9 +72,8 @@ class RoleSupervisor:
         Call it from the main thread: the kernel's parent-death signal follows the thread.
         """
         if changed := self._changed():
-            return self._put_off(
-                0, f"{self._file} has another {changed} by now, which the other processes do not: walship down, then up"
-            )
+            what = f"{self._file} was edited, and running processes still have the earlier {changed}"
+            return self._put_off(0, f"{what}: walship down, then walship up")
         try:
             self._process, self._lifeline = self._spawned()
         except OSError as error:  # a full disk, or too many processes or open files
@@ -94,7 +93,7 @@ class RoleSupervisor:
         return start_role(self.role, self._file, output)
 
     def _changed(self) -> str:
-        """What of the file, of all that a host's processes must agree on, was changed since the first ones started."""
+        """The settings that a host's processes share and that were edited since the first ones started; "" for none."""
         try:
             was, now = _shared(self._config), _shared(configuration.load(self._file))
         except ConfigError:  # the process itself says what is wrong

@@ -160,7 +160,7 @@ def test_quarantined_frames_and_lost_writes_are_not_applied_by_a_ledger_made_ane
     assert sorted(row["id"] for row in back.shown(spec)) == [0, 1, 2]
     again = back.ledger.replay.quarantined()
     if is_retired:
-        assert not again and line.startswith("of 1 frame that the lost ledger had quarantined, or kept as lost writes")
+        assert not again and line.startswith("the folder quarantine has copies of 1 frame whose files are gone")
     else:
         assert "stay in quarantine: once the peers are defined again, walship quarantine retry" in line
         retry(back.config, back.ledger, LocalFiles(), *again)

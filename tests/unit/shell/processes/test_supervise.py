@@ -292,7 +292,7 @@ def test_a_role_does_not_start_again_under_another_host_name_or_folder_than_the_
     assert role.poll()[0].detail.startswith("exit code 1")
     (event,) = role.poll()
     assert event.event == "ended" and len(started) == 1
-    assert "has another cluster.host, zookeeper.root by now" in event.detail and "walship down" in event.detail
+    assert "still have the earlier cluster.host, zookeeper.root: walship down" in event.detail
     write("[worker]\nstreams_max = 3\n")
     wait_until(lambda: bool(role.poll()), what="its start")
     assert len(started) == 2, "other settings may change"
