@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from replication.core.timeline.instants import FileVersion
-from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.open import is_local, local_path
+from replication.datasets.stores.remote import driver_of
 from replication.errors import RequestError
 from replication.files.store import direct, driver_errors
 
@@ -67,10 +67,9 @@ class FolderListings:
         with driver_errors(f"listing {folder}"):
             fs, path = opened_root(root, options)
             path = f"{path}/{partition}".rstrip("/")  # a name below may look like an address
-            fs.invalidate_cache(path)
+            protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
             try:
-                is_ftp = fs.protocol == "ftp"  # fsspec takes a listing of it that fails for an empty one
-                entries = list(FtpDriver().entries(fs, path or "/")) if is_ftp else fs.ls(path, detail=True)
+                entries = list(driver_of(protocol).entries(fs, path or "/"))
             except (FileNotFoundError, NotADirectoryError):
                 return []
         named = (entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry))

@@ -33,11 +33,11 @@ class FsspecStore:
 
         self.url = redact(url.rstrip("/"))
         protocol = fsspec.utils.get_protocol(url)
-        if "::" in url and type(_driver(protocol)) is not Driver:  # it would be opened as the folder before that
+        if "::" in url and type(driver_of(protocol)) is not Driver:  # it would be opened as the folder before that
             what = f"{self.url} has :: in it, where fsspec ends an address"
             raise RequestError(what, "Name a folder without it, and a host by its name or an IPv6 address in full")
         try:
-            self._driver = _driver(protocol)
+            self._driver = driver_of(protocol)
             given = self._driver.opening(url, options or {})
             if not self._driver.is_shared:
                 given["skip_instance_cache"] = True  # an instance of fsspec's cache may be closed by another store
@@ -267,7 +267,8 @@ class _FsspecWriter:
             opened.close()
 
 
-def _driver(protocol: str) -> Driver:
+def driver_of(protocol: str) -> Driver:
+    """What stores of a protocol do otherwise than fsspec."""
     if protocol == "ftp":
         from replication.datasets.stores.ftp import FtpDriver  # deferred: rarely used
 
