@@ -78,6 +78,9 @@ def make_app(views: Views, known: JobsAndTables) -> FastAPI:
     return app
 
 
+_CLOSED = {"Connection": "close"}  # uvicorn closes it after such an error: a client must not use it again
+
+
 def _errors(app: FastAPI) -> None:
     """Answer errors as ``Problem``."""
 
@@ -96,7 +99,7 @@ def _errors(app: FastAPI) -> None:
     def unforeseen(request: Request, error: Exception) -> JSONResponse:
         what = log.redact(one_line(error))  # of a library, which may quote an address or a statement with its values
         _log.error("timeline_request_error", path=request.url.path, error=what)
-        return JSONResponse({"error": what, "hint": "See the server's log"}, 500)
+        return JSONResponse({"error": what, "hint": "See the server's log"}, 500, _CLOSED)
 
 
 @router.get("/timeline", response_model=models.TimelineReply)

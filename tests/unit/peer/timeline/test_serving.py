@@ -191,6 +191,7 @@ def test_a_jobs_specification_is_found_missing_or_failing(ask: httpx.Client) -> 
     assert (missing.status_code, missing.json()["error"]) == (404, "there is no job none")
     broken = ask.get("/v1/jobs/broken")
     assert (broken.status_code, broken.json()["error"]) == (500, "OSError: the disk is gone")
+    assert broken.headers["connection"] == "close"  # the server closes it; the next request must take another
     assert ask.get("/v1/jobs/leaking").json()["error"].endswith("postgresql://walship:***@db/catalog")
 
 
