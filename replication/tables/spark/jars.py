@@ -289,8 +289,9 @@ def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
             code = -1
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        found = [line.strip() for line in lines if "not found" in line or "Exception" in line or "rror" in line]
+        words = ("access error", "Exception in thread", "rror")  # the network's reason first, PySpark's last
+        why = next((line.strip() for word in words for line in lines if word in line), "no answer in time")
         raise ConfigError(
-            f"Spark could not fetch {conf['spark.jars.packages']}: {(found or ['no answer in time'])[-1][:300]}",
+            f"Spark could not fetch {conf['spark.jars.packages']}: {why[:300]}",
             "Check the network or Spark's repository settings (spark.jars.ivySettings), or set [replay] jars",
         )

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -188,3 +189,20 @@ def test_a_locale_that_is_not_installed_is_no_other_for_java_than_for_python() -
     given = {**os.environ, "LC_ALL": "xx_YY.UTF-8"}
     done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60)
     assert done.stdout == "C.UTF-8\n", done.stderr
+
+
+def test_jars_that_cannot_be_fetched_say_what_the_network_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        b"\t\t:: org.xerial#sqlite-jdbc;3.50.3.0: not found\n"
+        b"\tServer access error at url https://maven/sqlite-jdbc.pom (java.net.ConnectException: Connection refused)\n"
+        b'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency]\n'
+        b"PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.\n"
+    )
+
+    def run(*_: object, stdout: BinaryIO, **__: object) -> subprocess.CompletedProcess[bytes]:
+        stdout.write(said)
+        return subprocess.CompletedProcess([], 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(ConfigError, match="could not fetch .*: Server access error .*Connection refused"):
+        jars._resolve(tmp_path, jars.pinned_jars(), "/java")
