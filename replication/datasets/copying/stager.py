@@ -180,7 +180,10 @@ class Stager:
         return attempted(attempt, self.configuration.attempts, self._stopped)
 
     def reused(self, file: CopyableFile) -> StagedFile | None:
-        """A file that an earlier run staged and did not publish; None if there is none that is good."""
+        """A file that an earlier run staged and did not publish; None if there is none that is good.
+
+        To be verified it is read, since that run need not have done it.
+        """
         if self.journal.is_empty:
             return None
         key = self.key_of(file)
@@ -192,7 +195,7 @@ class Stager:
             return None
         if found.attributes is None or found.attributes.size != staged.size:
             return None
-        if not is_trusted and not self._is_there(staged):
+        if not (is_trusted and not self.configuration.verify) and not self._is_there(staged):
             self.journal.forget([key.path])
             return None
         self.progress.reused(staged.size, files=1)
@@ -203,6 +206,7 @@ class Stager:
         conf = self.configuration
 
         def digest() -> str:
+            self.target.sync([staged.key.path])  # else the page cache would answer
             return digest_of(self.target, staged.key.path, staged.size, conf.range_bytes)
 
         return attempted(digest, conf.attempts, self._stopped) == staged.digest  # what cannot be read is copied anew
@@ -276,8 +280,9 @@ class _RangedCopy:
         known = self._known.get(part.index)
         if known is None or known.size != part.size:
             return None
-        if not known.is_trusted:
+        if not known.is_trusted or (self._stager.configuration.verify and self._upload is None):
             try:
+                self._stager.target.sync([self._path])
                 check_digest(self._stager.target, self._path, part, known.digest)
             except Exception:  # each driver has its own errors
                 return None

@@ -257,3 +257,25 @@ def test_what_is_staged_and_cannot_be_read_back_after_a_restart_is_copied_anew(
             counts = copied(at / "src", at / "dst", range_bytes=MIB, attempts=1).progress.counts
         assert (counts.failures, counts.bytes_reused) == ({}, 0)
         assert read_tree(at / "dst") == files
+
+
+@pytest.mark.parametrize("size", [100, 6 * MIB])
+def test_what_an_unverified_run_has_staged_is_read_back_when_the_next_one_verifies(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    write_tree(tmp_path / "src", {"a": content})
+    killed_before_publishing(tmp_path)
+    (staged,) = (tmp_path / "dst/.walship").rglob("a")
+    staged.write_bytes(bytes(size))  # as a disk has it that loses writes
+    counts = copied(tmp_path / "src", tmp_path / "dst", verify=True).progress.counts
+    assert counts.failures == {} and counts.files_reused == 0
+    assert read_tree(tmp_path / "dst") == {"a": content}
+
+
+def test_ranges_of_an_unverified_run_are_read_back_when_the_next_one_verifies(tmp_path: Path) -> None:
+    content = os.urandom(8 * MIB)
+    write_tree(tmp_path / "src", {"big": content})
+    killed_within_a_file(tmp_path, 2 * MIB, 6)
+    (staged,) = (tmp_path / "dst/.walship").rglob("big")
+    staged.write_bytes(bytes(8 * MIB))
+    assert copied(tmp_path / "src", tmp_path / "dst", range_bytes=2 * MIB, verify=True).progress.counts.failures == {}
+    assert read_tree(tmp_path / "dst") == {"big": content}
