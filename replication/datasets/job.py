@@ -243,7 +243,7 @@ class _Run:
         (steps, journal), configuration = stored, job.configuration
         self.tasks = carry if isinstance(carry, Tasks) else None
         self._job, self._blocked = job, blocked
-        self.staging = Staging(job.target, job.id)
+        self.staging = Staging(job.target, job.id, journal.number)
         site = CopySite(job.target, events=job.events)
         if configuration.register:
             site.registrar(configuration.register)  # fails now, not after the first file

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ CREATE TABLE IF NOT EXISTS uploads (path TEXT, state TEXT, destination TEXT, id 
   PRIMARY KEY (path, state)) WITHOUT ROWID;
 """
 _ALL = ("staged", "ranges", "uploads")
+_NUMBER_MAX = (1 << 31) - 1
 
 
 class JournalKey(NamedTuple):
@@ -80,12 +82,19 @@ class JournaledUpload:
 
 
 class CopyJournal:
-    """Entries of one job; safe for threads. Raises as ``Database``. ``boot`` is the target's."""
+    """Entries of one job; safe for threads. Raises as ``Database``. ``boot`` is the target's.
+
+    ``number`` is of this journal alone: other hosts may run the same copy, and have journals of their own.
+    """
 
     def __init__(self, path: Path, boot: str) -> None:
         self._boot = boot
         self._db = Database(path, _TABLES, "the journal of the copy", "what is staged is copied again")
         self.is_empty = self.has_nothing()
+        if not (number := self._db.rows("PRAGMA user_version")[0][0]):
+            number = 1 + secrets.randbelow(_NUMBER_MAX)
+            self._db.change(f"PRAGMA user_version = {number}")
+        self.number: int = number
 
     def has_nothing(self) -> bool:
         """Whether nothing that is staged is noted."""

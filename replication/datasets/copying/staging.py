@@ -1,4 +1,4 @@
-"""The staging folder of a job in the target: ``.walship/<job>/sets/<file set>/<destination>``.
+"""The staging folder of a job in the target: ``.walship/<job>/sets-<journal>/<file set>/<destination>``.
 
 It is laid out like the final tree, below one folder a file set, so that a whole new folder is published by one move.
 """
@@ -111,12 +111,12 @@ def _name_of(file_set: str) -> RelativePath:
 
 
 class Staging:
-    """Where a job's files wait to be published."""
+    """Where a job's files wait to be published; ``journal`` is the number of the journal that notes them."""
 
-    def __init__(self, target: Store, job: str) -> None:
+    def __init__(self, target: Store, job: str, journal: int) -> None:
         self._target = target
         self.root = RelativePath(f"{STAGING}/{job}")
-        self.sets = self.root.child("sets")
+        self.sets = self.root.child(f"sets-{journal:x}")
         self._lock = threading.Lock()
         self._made: dict[RelativePath, set[RelativePath]] = {}  # folders by their file set's
         self._clean: set[RelativePath] = set()

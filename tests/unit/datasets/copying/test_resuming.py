@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from replication.core.copying.names import STAGING, RelativePath
+from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.converters import plugins
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.staging import state_dir
 from replication.datasets.publication.publisher import Publisher
-from replication.datasets.stores.base import Entry
+from replication.datasets.stores.base import Entry, EntryKind, read_whole
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.errors import PeerUnavailableError, RequestError, StorageError
@@ -279,3 +279,29 @@ def test_ranges_of_an_unverified_run_are_read_back_when_the_next_one_verifies(tm
     staged.write_bytes(bytes(8 * MIB))
     assert copied(tmp_path / "src", tmp_path / "dst", range_bytes=2 * MIB, verify=True).progress.counts.failures == {}
     assert read_tree(tmp_path / "dst") == {"big": content}
+
+
+def test_a_host_publishes_what_it_has_staged_and_not_what_another_one_stages_by_the_same_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sources have the same path, and their journals are folders of each: nothing keeps them apart but that."""
+    write_tree(tmp_path / "src", {"a": b"one"})
+    publish, hosts = Publisher._publish, ["one", "other"]
+
+    def published(self: Publisher, *given: Any) -> None:
+        if len(hosts) == 1:
+            raise Killed
+        hosts.pop(0)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / hosts[0]))
+        write_tree(tmp_path / "src", {"a": b"two"})
+        with open_store(url) as there, pytest.raises(Killed):
+            job(LocalStore(str(tmp_path / "src")), there).run()
+        publish(self, *given)
+
+    url = f"memory://{tmp_path.name}"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / hosts[0]))
+    monkeypatch.setattr(Publisher, "_publish", published)
+    with open_store(url) as target:
+        job(LocalStore(str(tmp_path / "src")), target).run()
+        (there,) = (each.attributes for each in target.scan(ROOT) if each.kind is EntryKind.FILE)
+        assert there is not None and read_whole(target, there) == b"one"
