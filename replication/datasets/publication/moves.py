@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.copying.file_sets import StagedFile
 from replication.datasets.copying.transfer import digest_of
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
@@ -192,9 +192,10 @@ def give(target: Store, path: RelativePath, folder: MovedFolder) -> None:
     target.give_folder(path, FileAttributes(path, 0, None, folder.user, folder.group, folder.permission))
 
 
-def are_given(target: Store, below: RelativePath, folders: Sequence[MovedFolder]) -> bool:
-    """Whether folders are there, with the mode bits that they get."""
-    for folder in folders:
+def are_given(target: Store, moves: Sequence[Move], folders: Sequence[MovedFolder]) -> bool:
+    """Whether folders, and those of moves, are there, with the mode bits that they get."""
+    found = [(RelativePath(move.destination), folder) for move in moves for folder in move.folders]
+    for below, folder in (*found, *((ROOT, folder) for folder in folders)):
         entry = target.status(RelativePath(folder.name).below(below))
         if entry is None or entry.attributes is None:
             return False
@@ -389,4 +390,4 @@ def _is_made(
             f"{path} was published, but has other content than was copied",
             "If it was changed since, move it away; else check the disk",
         )
-    return are_given(target, destination, move.folders)
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from replication.commit.step import CommitStep, step_type
-from replication.core.copying.names import ROOT, RelativePath
+from replication.core.copying.names import RelativePath
 from replication.core.timeline.instants import Changes, FileKey, FileVersion, InstantState
 from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import (
@@ -43,6 +43,7 @@ class CopySite:
         events: where events go; None sends none.
         synced: the sequences whose effects are durable.
         notified: the sequences whose events were sent.
+        given: the step that has last given new folders their mode bits; some stores keep other ones, and say nothing.
         timelines: those that are open, by the address of their records.
         registrars: those that are open, by what the user called them.
         silent: why events were not taken once the receiver was waited for; empty if it was not in vain.
@@ -54,6 +55,7 @@ class CopySite:
     events: EventSink | None = None
     synced: set[str] = field(default_factory=set)
     notified: set[str] = field(default_factory=set)
+    given: PublishFileSet | None = None
     timelines: dict[str, RecordedTimeline] = field(default_factory=dict)
     registrars: dict[str, FileRegistrar] = field(default_factory=dict)
     silent: str = ""
@@ -101,9 +103,9 @@ class PublishFileSet(CommitStep[CopySite]):
 
     def verify(self, context: CopySite) -> bool:
         """Whether all files are in place, with their length; of an earlier run also with their digest."""
-        return are_made(context.target, self.moves, read=context.redoes, range_bytes=self.range_bytes) and are_given(
-            context.target, ROOT, self.folders
-        )
+        if not are_made(context.target, self.moves, read=context.redoes, range_bytes=self.range_bytes):
+            return False
+        return context.given is self or are_given(context.target, self.moves, self.folders)
 
     def execute(self, context: CopySite) -> None:
         """Make the moves; :class:`SyncTarget`, which follows, makes them durable."""
@@ -115,6 +117,7 @@ class PublishFileSet(CommitStep[CopySite]):
             context.target.make_folder(RelativePath(folder.name))
             give(context.target, RelativePath(folder.name), folder)
         make_all(context.target, self.moves, backup)
+        context.given = self
 
     def describe(self) -> str:
         files = sum(len(move.files) for move in self.moves)

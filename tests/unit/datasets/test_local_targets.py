@@ -102,3 +102,18 @@ def test_what_a_killed_copy_left_in_a_folder_with_colons_is_finished_and_nothing
         if not killed:
             return
     raise AssertionError("the store never had enough")
+
+
+@pytest.mark.parametrize("name", ["a/b/1", "there/c/1"])
+def test_new_folders_are_published_where_the_file_system_keeps_other_mode_bits_and_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """FAT and shares of Windows do so; and Linux drops the bit of a group that the user is not in."""
+    write_tree(tmp_path / "src", {name: b"1", "there/2": b"2"})
+    (tmp_path / "src" / name).parent.chmod(0o2770)
+    (tmp_path / "dst/there").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("replication.datasets.stores.local.os.chmod", lambda *_: None)
+        assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == {}
+        assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.files_listed == 0
+    assert read_tree(tmp_path / "dst") == {name: b"1", "there/2": b"2"}
