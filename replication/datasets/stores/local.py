@@ -182,7 +182,13 @@ class LocalStore:
             os.chmod(there, like.permission)
 
     def move(self, origin: RelativePath, destination: RelativePath) -> None:
-        os.rename(self.local_path(origin), self.local_path(destination))
+        try:
+            os.rename(self.local_path(origin), self.local_path(destination))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            what = f"{destination} is on another file system than {self.root}, or in a folder with a quota of its own"
+            raise CopyError(what, "Copy it there by a copy of its own, and exclude it here") from None
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
         """Give a file a second name, in place of another file that has it; move it there if it may not have two."""

@@ -117,3 +117,22 @@ def test_new_folders_are_published_where_the_file_system_keeps_other_mode_bits_a
         assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == {}
         assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.files_listed == 0
     assert read_tree(tmp_path / "dst") == {name: b"1", "there/2": b"2"}
+
+
+def test_a_folder_of_the_target_that_is_on_another_file_system_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "src", {"mounted/1": b"1", "top": b"2"})
+    (tmp_path / "dst/mounted").mkdir(parents=True)
+    rename = os.rename
+
+    def refusing(origin: str, destination: str) -> None:
+        if "/dst/mounted" in destination:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(origin, destination)
+
+    monkeypatch.setattr("replication.datasets.stores.local.os.rename", refusing)
+    failures = copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures
+    assert list(failures) == ["mounted/1"] and "mounted/1 is on another file system than" in failures["mounted/1"]
+    assert "by a copy of its own" in failures["mounted/1"]
+    assert read_tree(tmp_path / "dst") == {"top": b"2"}
