@@ -86,7 +86,9 @@ class DatasetUpkeep:
             RequestError: an instant is unknown, or a file that it had replaced is gone, or may be if it is pending.
             LockedFileError: readers hold the files, or another process changes the dataset.
         """
-        return self._undo(lambda: times, Action.ROLLBACK)
+        done = self._undo(lambda: times, Action.ROLLBACK)
+        assert done is not None, "it names instants"
+        return done
 
     def restore(self, instant: int) -> Instant | None:
         """Undo all instants after one; None if there are none. Raises as ``rollback``."""
@@ -98,13 +100,16 @@ class DatasetUpkeep:
 
         return self._undo(plan, Action.RESTORE) if plan() else None
 
-    def _undo(self, plan: Callable[[], Sequence[int]], action: Action) -> Instant:
-        """Undo what is planned once nobody else does, so that a restore also undoes what was completed meanwhile."""
+    def _undo(self, plan: Callable[[], Sequence[int]], action: Action) -> Instant | None:
+        """Undo what is planned once nobody else does, so that a restore also undoes what was completed meanwhile.
+
+        None if another process has undone it.
+        """
         with self._alone() as mine:
             finished = self._finish()
             undone = {time for each in finished for time in each.changes.undone}
-            if finished and undone.issuperset(plan()):
-                return finished[-1]
+            if undone.issuperset(plan()):
+                return finished[-1] if finished else None
             self._check_there()
             with self._announced(_EVERYBODY, mine) as holds:
                 times = [time for time in plan() if time not in undone]
