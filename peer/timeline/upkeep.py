@@ -10,6 +10,7 @@ from replication.core.clock import moment_text
 from replication.core.copying.names import RelativePath
 from replication.core.timeline.cleaning import KeepPolicy, touched_since, undone_by_restore
 from replication.core.timeline.instants import DELETING, Action, Changes, FileVersion, Instant, InstantState
+from replication.datasets.copying.faults import telling_faults
 from replication.datasets.removals import is_empty
 from replication.datasets.stores.base import Store
 from replication.datasets.stores.open import open_store
@@ -138,7 +139,7 @@ class DatasetUpkeep:
 
     def _delete(self, started: Instant) -> Instant:
         paths = [RelativePath(path) for _, path in started.changes.removes]
-        with self._open(self._root()) as store:
+        with telling_faults(root := self._root()), self._open(root) as store:
             store.remove_files(paths)
             folders = sorted({path.parent for path in paths})
             store.sync([folder for folder in folders if store.status(folder) is not None])
@@ -149,7 +150,7 @@ class DatasetUpkeep:
 
     def _check_there(self) -> None:
         """StorageError if nothing is at the root: what is not deleted now would be seen again once it is mounted."""
-        with self._open(root := self._root()) as store:
+        with telling_faults(root := self._root()), self._open(root) as store:
             if is_empty(store):
                 raise StorageError(
                     f"there is nothing at {root}, so no file of {self._dataset} can be deleted",

@@ -12,6 +12,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.configuration import Existing
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
+from replication.datasets.copying.faults import telling_faults
 from replication.datasets.job import CopyJob, list_into
 from replication.datasets.publication.recording import existing
 from replication.datasets.request import check_target
@@ -37,10 +38,11 @@ class Preview:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Preview:
-        """List every dataset. Raises as ``check_target``."""
+        """List every dataset. Raises as ``check_target``, and StorageError if a store cannot be used."""
         check_target(self.job.target, is_written=self.is_written)
-        for dataset in self.job.finder.find_datasets():
-            list_into(dataset, self.job.target, self.job.configuration, self)
+        with telling_faults(f"{self.job.source.url} or {self.job.target.url}"):
+            for dataset in self.job.finder.find_datasets():
+                list_into(dataset, self.job.target, self.job.configuration, self)
         return self
 
     def copy(self, files: Sequence[CopyableFile]) -> None:

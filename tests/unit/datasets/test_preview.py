@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from replication.core.copying.attributes import FileAttributes
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.names import ROOT, RelativePath
-from replication.datasets.preview import Preview
+from replication.datasets.finders.recursive import OneDataset, SingleFileDataset
+from replication.datasets.job import CopyJob
+from replication.datasets.preview import Preview, compared
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.stores.remote import FsspecStore
+from replication.errors import StorageError
 from tests.copying import job, write_tree
 
 
@@ -33,3 +41,15 @@ def test_new_files_of_a_folder_are_not_asked_for_one_by_one(tmp_path: Path, monk
         found = Preview(job(source, target)).run()
     assert found.found == {"missing": 49, "different": 1, "same": 1}
     assert set(asked) <= {ROOT}
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_store_by_a_comparison(tmp_path: Path) -> None:
+    class Failing(LocalStore):
+        def open(self, file: FileAttributes) -> Any:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    write_tree(tmp_path, {"src/a": b"1", "dst/a": b"2"})
+    source, name = Failing(str(tmp_path / "src")), RelativePath("a")
+    finder = OneDataset(SingleFileDataset(source, name, name))
+    with pytest.raises(StorageError, match="cannot be used: .*Input/output error"):
+        compared(CopyJob(source, LocalStore(str(tmp_path / "dst")), finder, CopyConfiguration()))

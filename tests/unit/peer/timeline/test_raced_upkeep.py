@@ -1,8 +1,10 @@
-"""A restore that another process has carried out."""
+"""A restore that another process has carried out, and files that cannot be deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from peer.timeline.listing import FolderListings
 from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.upkeep import DatasetUpkeep
 from peer.timeline.views import Views
+from replication.core.copying.names import RelativePath
+from replication.core.timeline.cleaning import KeepPolicy
 from replication.core.timeline.instants import Instant
 from replication.datasets.stores.local import LocalStore
+from replication.errors import StorageError
 from replication.timeline.holds import Hold, TimelineHolds
 from tests.copying import read_tree, write_tree
 from tests.recording import recorded, timeline
@@ -53,3 +58,17 @@ def test_a_restore_that_another_process_has_carried_out_meanwhile_has_nothing_to
 
     assert restored(site, first, Raced(url)) is None
     assert list(read_tree(site / "dst").values()) == [b"1"] and timeline(site).state().number == done[0]
+
+
+def test_files_that_cannot_be_deleted_are_told_with_their_store_and_deleted_by_the_next_clean(site: Path) -> None:
+    class ReadOnly(LocalStore):
+        def remove_files(self, paths: Sequence[RelativePath]) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    times, holds = timeline(site), TimelineHolds(str(site / "timeline"))
+    with closing(Views(times, MemoryViews(), FolderListings())) as views:
+        with pytest.raises(StorageError, match="Read-only file system"):
+            DatasetUpkeep("lake", times, views, holds, opened(ReadOnly)).clean(KeepPolicy(versions=1))
+        assert len(read_tree(site / "dst")) == 2
+        DatasetUpkeep("lake", times, views, holds, opened(LocalStore)).clean(KeepPolicy(versions=1))
+    assert list(read_tree(site / "dst").values()) == [b"2"]
