@@ -101,6 +101,8 @@ class CopyConfiguration:
             raise RequestError("register and delete exclude each other", "Copy without delete")
         if self.spark and (unpacks := [each.text for each in self.conversions if each.unpacks]):
             raise RequestError(f"{unpacks[0]} and spark exclude each other", "Copy without spark")
+        if self.spark and self.limit.startswith("@"):
+            raise RequestError("executors read no limit from a file of this host", "Give --limit a rate or a timetable")
 
     def file_set_of(self, destination: RelativePath) -> str:
         """The file set of a destination by :attr:`grouping`."""

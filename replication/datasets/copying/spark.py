@@ -164,8 +164,6 @@ class SparkCopier:
             raise RequestError("spark.speculation is on: two tasks would write one file", "Switch it off for this copy")
         self._context, self._moved = context, moved
         self.parallel = min(configuration.threads or int(context.defaultParallelism), _PARALLEL_MAX)
-        if configuration.limit.startswith("@"):
-            raise RequestError("executors read no limit from a file of this host", "Give --limit a rate or a timetable")
         share = parse_rates(configuration.limit).shared(self.parallel)
         self._opened = pickle.dumps((stores, configuration, share, not context.master.startswith("local")))
 

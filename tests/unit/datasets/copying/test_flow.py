@@ -188,3 +188,8 @@ def test_a_timetable_has_a_rate_for_each_minute_of_the_day() -> None:
     for wrong in ("soon", "25:00,1MB", "08:00,", "1MB 2MB"):
         with pytest.raises(FormatError):
             CopyConfiguration(limit=wrong)
+
+
+def test_a_limit_in_a_file_is_refused_with_spark_before_anything_is_copied() -> None:
+    with pytest.raises(RequestError, match="executors read no limit from a file"):
+        CopyConfiguration(spark="local[2]", limit="@/etc/limit")
