@@ -172,6 +172,8 @@ class _ReadAhead:
                     self._throttle.take(min(_STREAM_PIECE, max(self._file.origin.size - at, 0)))
                     data = reader.read(at, _STREAM_PIECE)
                     if not data:
+                        if at != self._file.origin.size:  # also of a connection that was lost: FTP has no other end
+                            raise changed(self._file)
                         reader.check_unchanged()
                         break
                     at += len(data)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -193,3 +194,23 @@ def test_a_timetable_has_a_rate_for_each_minute_of_the_day() -> None:
 def test_a_limit_in_a_file_is_refused_with_spark_before_anything_is_copied() -> None:
     with pytest.raises(RequestError, match="executors read no limit from a file"):
         CopyConfiguration(spark="local[2]", limit="@/etc/limit")
+
+
+class Cut(LocalStore):
+    """Reads half of a file, and then says that this is its end: as a lost connection looks with FTP."""
+
+    def open(self, file: FileAttributes) -> Any:
+        reader, half = super().open(file), file.size // 2
+
+        def read(begin: int, size: int) -> bytes:
+            return reader.read(begin, max(min(size, half - begin), 0))
+
+        return SimpleNamespace(read=read, check_unchanged=reader.check_unchanged, close=reader.close)
+
+
+@pytest.mark.parametrize("conversions", [["gzip"], ["zstd"], []])
+def test_a_file_that_is_read_in_part_is_not_published(tmp_path: Path, conversions: list[str]) -> None:
+    write_tree(tmp_path / "src", {"a": b"all of it " * 1000})
+    run = job(Cut(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")), conversions=conversions).run()
+    assert list(run.failures.values()) == ["a changed while it was copied"]
+    assert read_tree(tmp_path / "dst") == {}
