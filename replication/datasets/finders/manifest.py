@@ -11,7 +11,7 @@ from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.finders.globbed import checked
 from replication.datasets.listing.decisions import Decisions
 from replication.datasets.listing.sink import ListingSink
-from replication.datasets.stores.base import EntryKind, Store
+from replication.datasets.stores.base import EntryKind, Store, read_whole
 from replication.datasets.stores.same_names import name_key
 from replication.errors import CopyError, MissingFileError, UnsafeNameError
 
@@ -80,13 +80,10 @@ class ManifestDataset:
             raise CopyError(
                 f"the manifest {self._manifest} is larger than {_BYTES_MAX >> 20} MiB", "Split it, one dataset each"
             )
-        reader = self._store.open(entry.attributes)
         try:
-            text = reader.read(0, entry.attributes.size).decode()
+            text = read_whole(self._store, entry.attributes).decode()
         except UnicodeDecodeError as error:
             raise CopyError(f"the manifest {self._manifest} is not UTF-8: {error}", "Write it in UTF-8") from None
-        finally:
-            reader.close()
         seen: set[str] = set()
         for line in text.splitlines():
             name = line.strip()

@@ -22,6 +22,8 @@ from replication.core.copying.rates import parse_rates
 from replication.datasets.copying.progress import CopyProgress
 from replication.datasets.copying.throttle import CopyThrottle, CurrentRate
 from replication.datasets.copying.transfer import copy_stream
+from replication.datasets.finders.manifest import ManifestFinder
+from replication.datasets.job import CopyJob
 from replication.datasets.stores.base import Entry
 from replication.datasets.stores.local import LocalStore
 from replication.errors import FormatError, MissingFileError, RequestError
@@ -214,3 +216,11 @@ def test_a_file_that_is_read_in_part_is_not_published(tmp_path: Path, conversion
     run = job(Cut(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst")), conversions=conversions).run()
     assert list(run.failures.values()) == ["a changed while it was copied"]
     assert read_tree(tmp_path / "dst") == {}
+
+
+def test_of_a_manifest_that_is_read_in_part_nothing_is_copied(tmp_path: Path) -> None:
+    write_tree(tmp_path / "src", {"list": b"a\nb\n", "a": b"1", "b": b"2"})
+    source = Cut(str(tmp_path / "src"))
+    finder = ManifestFinder(source, {"manifest": "list"})
+    counts = CopyJob(source, LocalStore(str(tmp_path / "dst")), finder, CopyConfiguration()).run()
+    assert "list changed while it was copied" in counts.failures["list"] and read_tree(tmp_path / "dst") == {}
