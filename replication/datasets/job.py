@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from replication.commit.leases import LEASE_S, Leases
 from replication.commit.redo import Redo
 from replication.commit.step import step_from_json
 from replication.core.copying.attributes import FileAttributes
-from replication.core.copying.configuration import CopyConfiguration, Existing
+from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import ROOT, STAGING, RelativePath
-from replication.datasets.copying.copier import SMALL_BYTES_MAX, FileCopier, ItemCopier, conversions_of
+from replication.datasets.copying.copier import SMALL_BYTES_MAX, FileCopier, ItemCopier
 from replication.datasets.copying.faults import telling_faults
-from replication.datasets.copying.file_sets import FileSet, FileSets, StagedFile
+from replication.datasets.copying.file_sets import FileSet, FileSets
 from replication.datasets.copying.journal import CopyJournal
 from replication.datasets.copying.progress import CopyCounts, CopyProgress
 from replication.datasets.copying.stager import Stager
@@ -38,6 +38,7 @@ from replication.datasets.publication.events import EventSink
 from replication.datasets.publication.moves import Expected
 from replication.datasets.publication.publisher import PublishedJob, Publisher
 from replication.datasets.publication.recording import InstantRecorder, RecordedDataset
+from replication.datasets.publication.refusing import edited
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras, StartInstant, is_lost
 from replication.datasets.removals import removals_refusal
 from replication.datasets.stores.base import EntryKind, Store
@@ -363,26 +364,6 @@ class _Run:
             if len(kept) >= EXTRAS_MAX:
                 raise RequestError(f"more than {EXTRAS_MAX:,} {what}", "Check SRC, or copy its folders one by one")
             kept.append(path)
-
-
-def edited(file_set: FileSet, source: Store, target: Store, conf: CopyConfiguration) -> list[StagedFile]:
-    """Files of this host that were edited since they were read, and whose copies the next run would take for newer."""
-    keeps_times = target.traits.keeps_times and "times" in conf.preserve
-    if keeps_times or conf.compare_content or conf.versions or conf.existing is Existing.OVERWRITE:
-        return []
-    if not (source.traits.is_local and source.traits.has_cheap_status):
-        return []
-    found = []
-    for each in file_set.staged:
-        origin = each.file.origin
-        with suppress(OSError):
-            there = source.status(origin.path)
-            now = there.attributes if there is not None else None
-            if now is None or now.timestamp_ns == origin.timestamp_ns:
-                continue
-            if now.size == origin.size or conversions_of(each.file, conf):  # else its size tells
-                found.append(each)
-    return found
 
 
 def list_into(dataset: Dataset, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:

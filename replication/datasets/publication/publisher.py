@@ -28,7 +28,7 @@ from replication.datasets.publication.events import failed_event, published_even
 from replication.datasets.publication.folders import KNOWN_FOLDERS_MAX, LinkedFolders, NewFolders, emptied
 from replication.datasets.publication.moves import Expected, Move, MovedFolder, changed, dated, guarded, plan_moves
 from replication.datasets.publication.recording import InstantRecorder, added_versions, key_of, overwritten, replaced
-from replication.datasets.publication.registering import registration_refusal
+from replication.datasets.publication.refusing import registration_refusal
 from replication.datasets.publication.steps import (
     CopySite,
     NotifyPublished,
