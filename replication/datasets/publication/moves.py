@@ -321,7 +321,7 @@ def are_made(target: Store, moves: Sequence[Move], *, read: bool, range_bytes: i
     Raises:
         MissingFileError: a file is at neither.
         ChangedFileError: likewise, or it has changed since, and was to replace what was listed.
-        CopyError: a file has its length and another digest.
+        CopyError: a file has another length or digest.
     """
     if _is_any_left(target, {RelativePath(move.origin) for move in moves if move.sent is None}):
         return False
@@ -384,8 +384,6 @@ def _is_made(
             raise changed(path)
         if entry is None:
             raise gone(path)
-        if not is_there:
-            return False
         raise CopyError(
             f"{path} was published, but has other content than was copied",
             "If it was changed since, move it away; else check the disk",

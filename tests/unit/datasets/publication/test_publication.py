@@ -117,6 +117,26 @@ def test_what_a_killed_run_has_moved_and_a_person_has_removed_is_copied_anew_and
     assert not (target / ".walship").exists()
 
 
+@pytest.mark.parametrize("content", [b"One", b"of another copy"], ids=["same size", "other size"])
+def test_what_a_killed_run_has_moved_and_another_copy_has_replaced_is_named_until_it_is_moved_away(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    source, target = folders
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(SyncTarget, "execute", killed)
+        copied(source, target)
+    (target / "a/1").write_bytes(content)
+    failures = copied(source, target).progress.counts.failures
+    assert "a/1 was published, but has other content than was copied" in failures["a"]
+    (target / "a/1").rename(target / "moved away")
+    assert copied(source, target).progress.counts.failures == {}
+    assert read_tree(target) == FILES | {"moved away": content}
+
+
 @pytest.mark.parametrize("below", ["", "/sub"])
 def test_a_file_set_of_a_manifest_is_not_published_through_a_link_of_the_target(tmp_path: Path, below: str) -> None:
     write_tree(tmp_path / "src", {"list": f"linked{below}/1\n".encode(), f"linked{below}/1": b""})
