@@ -17,6 +17,7 @@ from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.copying.file_sets import StagedFile
 from replication.datasets.copying.transfer import digest_of
+from replication.datasets.finders.globbed import TABLE_MARKS
 from replication.datasets.stores.base import Entry, EntryKind, SentUpload, Store, Uploads
 from replication.errors import ChangedFileError, CopyError, MissingFileError
 
@@ -100,12 +101,12 @@ def plan_moves(
     """The moves of one file set.
 
     ``is_there``: whether the target has a folder, or will have it when this is carried out. ``folders`` may be moved
-    whole.
+    whole. Metadata of tables come last, since they name the other files.
     """
     whole: dict[RelativePath, list[StagedFile]] = {}
     moves: list[Move] = []
     tops: dict[RelativePath, RelativePath | None] = {}
-    for each in files:
+    for each in sorted(files, key=_rank):
         folder = each.file.destination.parent
         if folder not in tops:
             tops[folder] = _topmost_missing(folder, is_there) if folders else None
@@ -115,6 +116,13 @@ def plan_moves(
         else:
             moves.append(_move(each.file.destination, staged_root, [each], is_folder=False))
     return [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
+
+
+def _rank(each: StagedFile) -> tuple[bool, bool, str]:
+    """Of metadata, Iceberg's Avro files come before its JSON, and what has no extension after all."""
+    path = each.file.destination
+    _, dot, extension = path.name.rpartition(".")
+    return (True, not dot, extension) if TABLE_MARKS.intersection(path.split("/")) else (False, False, "")
 
 
 def _topmost_missing(folder: RelativePath, is_there: Callable[[RelativePath], bool]) -> RelativePath | None:
