@@ -173,7 +173,7 @@ class Comparison:
     def _known(self) -> dict[str, str] | None:
         """The destinations of a folder, and what each is of, "" if that is not meant; None if nobody asks for them."""
         conf, is_caseless = self._configuration, self._key is not str
-        is_asked = conf.conversions or is_caseless or (conf.delete and not self._source.traits.has_cheap_status)
+        is_asked = conf.conversions or is_caseless or (conf.delete and not self._source.traits.is_local)
         return {} if is_asked else None
 
     def _folder_named(self, path: RelativePath) -> str:
