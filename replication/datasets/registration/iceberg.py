@@ -103,4 +103,11 @@ def _parquet(files: tuple[RegisteredFile, ...]) -> list[str]:
 
 
 def _has(table: Any, key: str) -> bool:
-    return any(found.summary is not None and found.summary.get(_KEY) == key for found in table.snapshots())
+    """Whether the table has what was added with a key; not if it was rolled back since."""
+    from pyiceberg.table.snapshots import ancestors_of
+
+    added = {
+        each.snapshot_id for each in table.snapshots() if each.summary is not None and each.summary.get(_KEY) == key
+    }
+    now = ancestors_of(table.current_snapshot(), table.metadata) if added else ()
+    return any(each.snapshot_id in added for each in now)

@@ -59,6 +59,22 @@ def test_new_files_are_rows_of_the_table_once(source: Path, tmp_path: Path) -> N
     assert all(path.startswith(f"file://{tmp_path}/dst/day=") for path in paths), "they stay where they are"
 
 
+def test_a_file_that_comes_again_after_the_table_was_rolled_back_is_registered_again(
+    source: Path, tmp_path: Path
+) -> None:
+    copied(source, tmp_path / "dst", register=TABLE)
+    table = load_catalog("lake").load_table("ops.flights")
+    before = table.current_snapshot()
+    assert before is not None
+    part(source, 3)
+    copied(source, tmp_path / "dst", register=TABLE)
+    table.refresh().manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    (tmp_path / "dst/day=3/part.parquet").unlink()
+    assert rows() == [1, 2, 101, 102]
+    assert copied(source, tmp_path / "dst", register=TABLE).progress.counts.failures == {}
+    assert rows() == [1, 2, 3, 101, 102, 103]
+
+
 def test_a_registered_file_is_not_written_over(source: Path, tmp_path: Path) -> None:
     copied(source, tmp_path / "dst", register=TABLE)
     before = read_tree(tmp_path / "dst")
