@@ -24,6 +24,7 @@ from replication.errors import StorageError
 _SECOND = 1_000_000_000
 _OCTAL = re.compile("[0-7]{1,20}")
 _KINDS = {"file": "file", "dir": "directory"}
+_MODES = {"-": "file", "d": "dir", "l": "link"}  # how the modes of LIST begin
 _NO_MLST = ("500", "501", "502", "504")
 
 
@@ -45,7 +46,8 @@ class FtpDriver(Driver):
         try:
             told = list(fs.ftp.mlsd(path))
         except ftplib.error_perm:
-            told = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)
+            listed = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)  # to which a link is a file
+            told = [(name, {**facts, "type": _MODES.get(facts["unix.mode"][0], "other")}) for name, facts in listed]
         for name, facts in told:
             kind = facts["type"].lower()
             if name in (".", "..") or kind in ("pdir", "cdir"):

@@ -79,6 +79,30 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     assert read_tree(tmp_path / "here") == read_tree(tmp_path / "served") == FILES
 
 
+def test_a_link_is_left_out_also_where_the_server_has_no_machine_readable_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tree(tmp_path / "served", {"a/1": b"one", "a/2": b"two"})
+    (tmp_path / "served/a/link").symlink_to("1")
+    (tmp_path / "served/a/folder").symlink_to("../a")
+    sendcmd = ftplib.FTP.sendcmd
+
+    def old(ftp: ftplib.FTP, line: str) -> str:
+        if line.startswith("MLS"):
+            raise ftplib.error_perm("500 Unknown command.")
+        return sendcmd(ftp, line)
+
+    def no_mlsd(*_: object) -> Any:
+        raise ftplib.error_perm("500 Unknown command.")
+
+    monkeypatch.setattr(ftplib.FTP, "sendcmd", old)
+    monkeypatch.setattr(ftplib.FTP, "mlsd", no_mlsd)
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        counts = job(source, LocalStore(str(tmp_path / "dst"))).run()
+    assert (counts.failures, counts.skipped) == ({}, {"symbolic link": 2})
+    assert read_tree(tmp_path / "dst") == {"a/1": b"one", "a/2": b"two"}
+
+
 @pytest.mark.parametrize("answer", ["501 What?", "530 Log in first.", "550 File busy."])
 def test_only_a_file_that_the_server_does_not_list_is_removed_from_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
