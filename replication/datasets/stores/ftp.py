@@ -74,7 +74,7 @@ class FtpDriver(Driver):
             raise StorageError(
                 f"the FTP server describes {path} by what cannot be read: {answer[:200]!r}", "Check the server"
             ) from None
-        return {**facts, "size": size, "type": _KINDS.get(facts.get("type", ""), "other")}
+        return {**facts, "size": size, "type": _KINDS.get(facts.get("type", "").lower(), "other")}
 
     def _listed(self, fs: Any, path: str) -> dict[str, Any]:
         """What the listing of the folder above tells of a path, where the server has no MLST."""

@@ -29,8 +29,9 @@ def answering(answer: str) -> Any:
     return SimpleNamespace(ftp=SimpleNamespace(sendcmd=lambda line: answer))
 
 
-def test_a_file_is_described_by_facts_in_any_letter_case() -> None:
-    told = "250- Listing a\n Type=file;Size=7;Modify=20300101000000;UNIX.mode=0640; a = b\n250 End"
+@pytest.mark.parametrize("kind", ["file", "File", "FILE"])
+def test_a_file_is_described_by_facts_in_any_letter_case(kind: str) -> None:
+    told = f"250- Listing a\n Type={kind};Size=7;Modify=20300101000000;UNIX.mode=0640; a = b\n250 End"
     found = FtpDriver().info(answering(told), "a = b")
     assert (found["type"], found["size"], found["unix.mode"]) == ("file", 7, "0640")
 
