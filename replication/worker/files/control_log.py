@@ -11,7 +11,7 @@ from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec, FrameKind
 from replication.core.ids import NIL_UUID
 from replication.core.rows.batch import EncodedBatch
-from replication.errors import StorageError
+from replication.errors import NoSpaceError, StorageError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.writer.wal.ended import EndedWals
@@ -45,6 +45,7 @@ class ControlLog:
         """Seal and append one frame. It is durable and published on return.
 
         Raises:
+            NoSpaceError: the frame is lost. The file is unchanged, and the next frame goes to it.
             StorageError: the frame is lost. A file that failed is closed at its published length. The next frame goes
                 to a new file.
         """
@@ -58,12 +59,15 @@ class ControlLog:
         notice = pa.py_buffer(payload)
         digest = sha256(payload).digest()
         frame = EncodedBatch(_NO_TABLE, Codec.NONE, notice, digest, row_count=0, kind=FrameKind.CLOSED)
+        is_written = False
         try:
             wal.append([frame], commit, role_epoch)
+            is_written = True
             wal.sync()
-        except StorageError:
-            wal.poison()
-            self._end(wal)
+        except StorageError as error:
+            if is_written or not isinstance(error, NoSpaceError):
+                wal.poison()
+                self._end(wal)
             raise
         wal.publish(commit)
         if wal.published >= self.roll_bytes:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, StorageError
 from replication.worker.files.control_log import ControlLog
@@ -30,6 +31,21 @@ def test_a_control_file_that_could_not_be_made_is_tried_again_under_its_number(t
         control.append(b"x", 2, 1)
         assert [row.file.number for row in stores.ledger.files.all("h0", open_only=True)] == [0]
         assert files.names("/data/wal") == ["000000000000.len", "000000000000.wal"]
+        control.close()
+
+
+def test_frames_for_which_a_full_disk_has_no_space_take_no_file_each(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    files.faults.capacity_bytes = FILE_HEADER_BYTES + 8
+    with at(f"sqlite:///{tmp_path}/ledger.db") as stores:
+        control = ControlLog(stores.ledger, files, "/data/wal", "h0", "boot")
+        for _ in range(3):
+            with pytest.raises(NoSpaceError):
+                control.append(b"x", 1, 1)
+        files.faults.capacity_bytes = None
+        control.append(b"x", 2, 1)
+        (row,) = stores.ledger.files.all("h0")
+        assert not row.closed
         control.close()
 
 
