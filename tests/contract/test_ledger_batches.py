@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,15 @@ def test_batch_ids_expire_after_history(ledger: Ledger) -> None:
     ledger.batches.put(FLIGHTS.uuid, "new", [part(0, 1, b"a")], 11 + FLIGHTS.history_s * 1_000_000)
     assert ledger.batches.parts(FLIGHTS.uuid, "old") == []
     assert ledger.batches.parts(FLIGHTS.uuid, "new") != []
+
+
+def test_a_batch_id_is_not_forgotten_because_a_clusters_clock_is_ahead(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    ledger.batches.put(FLIGHTS.uuid, "ours", [part(0, 1, b"a")], now := time.time_ns() // 1000)
+    ahead = LandedPart(FLIGHTS.uuid, "theirs", part(0, 1, b"b"), 1, now + FLIGHTS.history_s * 2_000_000)
+    group = Route(ledger).group(claims(stream(FLIGHTS, wal()), 0, 1, 0))
+    ledger.registration.register([replace(group, parts=(ahead,))])
+    assert [len(ledger.batches.parts(FLIGHTS.uuid, each)) for each in ("ours", "theirs")] == [1, 1]
 
 
 def test_a_batch_id_is_one_writers_until_the_batch_is_complete(ledger: Ledger) -> None:

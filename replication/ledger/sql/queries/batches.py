@@ -18,6 +18,7 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import table_spec
 from replication.ledger.sql.store.prepared import upsert
 from replication.ledger.sql.store.store import chunked, execute_many, rows_in
+from replication.wall_clock import now_us
 
 _b, _h, _s, _x = (t.c for t in (schema.batches, schema.batch_holds, schema.successions, schema.batch_conflicts))
 _KEEP_CONFLICT = upsert(schema.batch_conflicts, keep=True)
@@ -79,7 +80,7 @@ class _Parts:
         for ids in chunked(complete):
             held = (_h.table_uuid == self._table) & _h.batch_id.in_(ids)
             connection.execute(schema.batch_holds.delete().where(held))
-        stale = at - _history_us(connection, self._table)
+        stale = min(at, now_us()) - _history_us(connection, self._table)  # a peer's clock may be ahead
         connection.execute(schema.batches.delete().where(_b.table_uuid == self._table, _b.at < stale))
         connection.execute(schema.batch_conflicts.delete().where(_x.table_uuid == self._table, _x.at < stale))
 
