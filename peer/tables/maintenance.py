@@ -150,10 +150,11 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention_s:
     since 1970.
     """
     if not spec.key:
-        _age_off_keyless(tables, ledger, spec)
+        _age_off_keyless(tables, ledger, spec, now)
         return
     folded = Folded.newest(tables.history(spec.name))
-    old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
+    # never before their time by the clock here: commit times of a cluster with a fast clock may be a day ahead
+    old = horizon(spec, min(folded.upto, folded.held_upto, now) - REMOVED_LATER_US)
     if old is not None:
         ledger.bootstraps.note_purged(spec.uuid, Purged(since=old))
         here, engine = (MergeQuery(spec, dialect, "", "", "", folded) for dialect in (DUCKDB, tables.dialect))
@@ -194,10 +195,10 @@ def _is_needed(ledger: Ledger, spec: TableSpec) -> bool:
     return any(rule.table == spec.uuid and rule.phase is not Phase.LIVE for rule in ledger.rules.all())
 
 
-def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
+def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
     """Delete expired rows, except those of the newest replay commit, which records replay's position."""
     replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
-    old = horizon(spec, replicated - REMOVED_LATER_US)
+    old = horizon(spec, min(replicated, now) - REMOVED_LATER_US)
     found = (CommitMetadata.of(snapshot) for snapshot in tables.history(spec.name).chain())
     newest = next((commit.number for commit in found if commit is not None), 0)
     if old is not None:

@@ -130,7 +130,7 @@ def earliest(catalog: Catalog, ledger: Ledger, spec: TableSpec) -> int | None:
         return 0
     if not spec.key:  # expired rows are removed, as of this time or an earlier one
         replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
-        removed = replicated - REMOVED_LATER_US
+        removed = min(replicated, now_us()) - REMOVED_LATER_US
         return 0 if horizon(spec, removed) is None else removed
     return earliest_of(catalog.history(spec.name))
 

@@ -222,6 +222,24 @@ def test_rows_without_a_key_are_not_read_or_compared_as_of_a_time_from_which_som
                 reader.read(spec, as_of=then)
 
 
+@pytest.mark.parametrize("key", [["id"], []])
+def test_rows_live_as_long_as_they_may_though_a_clusters_clock_is_ahead(site: TableSite, key: list[str]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    spec = with_age(site, typed_table("ops.log", schema, key, uuids=uuids()), 3600)
+    wal_at(site, HOUR // 2, "w0").append(spec, rows(0, 3))
+    catch_up(site)
+    wal_at(site, -2 * HOUR, "w1").append(spec, rows(9, 1))
+    catch_up(site)
+    ahead = now() + 2 * HOUR
+    if key:
+        merge_changes(site.tables, spec, ahead)
+    with patch.object(type(site.ledger.time), "replicated", lambda *_, **__: {site.cluster: Replicated(ahead)}):
+        trim(site.tables, site.ledger, spec, now(), 0.0)
+        since = earliest(site.tables, site.ledger, spec)
+    assert [row[0] for row in shown(site, spec)] == [0, 1, 2, 9]
+    assert since is not None and (key or since < now())
+
+
 def test_rows_without_a_key_grow_old_but_the_newest_commit_stays_on_disk(site: TableSite) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     spec = with_age(site, typed_table("ops.log", schema, [], uuids=uuids()), 3600)
