@@ -20,8 +20,7 @@ from peer.replay.held_tables import HeldTables, retry_wait
 from peer.replay.open_tables import OpenTables
 from peer.replay_report import AWAITS, TAKING
 from replication import log
-from replication.core.coverage import Ranges
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import FileId
 from replication.ledger.base import Pending
 from replication.retries import Backoff
 from replication.wall_clock import now_us
@@ -159,9 +158,7 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, received: Receiv
         PoisonFrameError: a frame of it cannot be decoded.
     """
     spec, ledger = replay.spec, context.ledger
-    claimed: dict[StreamId, Ranges] = {}
-    for frame, coverage in received.coverages:
-        claimed |= ledger.bootstraps.adopt(frame.file, frame.begin, frame.end, coverage)
+    claimed = ledger.bootstraps.adopt([(at.file, at.begin, at.end, coverage) for at, coverage in received.coverages])
     versions = ledger.tables.schemas(received.table)
     if purged := purged_of(received):
         if is_awaited(ledger, received, claimed):

@@ -221,15 +221,15 @@ def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending
     route.land(claims(S, 2, 4, 0))
     file = received(sending)
     at = (HEADER + FRAME, HEADER + 2 * FRAME)
-    taken = sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9)))
+    taken = sending.bootstraps.adopt([(file, *at, coverage(interval(0, 6), interval(8, 9)))])
     assert taken == {S: Ranges.of((0, 2), (4, 6), (8, 9))}
-    assert sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9))) == taken
+    assert sending.bootstraps.adopt([(file, *at, coverage(interval(0, 6), interval(8, 9)))]) == taken
     assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 6), (8, 9))
     later = Route(sending, source=wal(5))
     later.land(claims(S, 4, 8, 0))
     (pending,) = [part for part in sending.replay.pending() if part.row.file == later.file]
     assert pending.duplicates == Ranges.of((HEADER, HEADER + 2 * FRAME))
-    assert sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9))) == taken
+    assert sending.bootstraps.adopt([(file, *at, coverage(interval(0, 6), interval(8, 9)))]) == taken
     applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
     (row,) = [row for row in sending.files.all() if row.file == file]
     assert row.applied == row.length
@@ -239,9 +239,9 @@ def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -
     Route(sending).land(claims(S, 0, 3, 0))
     file = received(sending)
     with pytest.raises(DivergenceError, match="another history"):
-        sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(0, 3, "other")))
+        sending.bootstraps.adopt([(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(0, 3, "other")))])
     with pytest.raises(DivergenceError):
-        sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(3, 5, "other")))
+        sending.bootstraps.adopt([(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(3, 5, "other")))])
     assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 3))
 
 
@@ -254,9 +254,9 @@ def test_adopting_very_many_spans_again_compares_each_with_those_around_it_only(
         "replication.ledger.sql.parts.bootstraps.conflict", lambda one, two: compared.append(one) or conflict(one, two)
     )
     file, many = received(sending), coverage(*(interval(2 * n, 2 * n + 1) for n in range(500)))
-    taken = sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, many)
+    taken = sending.bootstraps.adopt([(file, HEADER + FRAME, HEADER + 2 * FRAME, many)])
     assert taken == many.sequences()
-    assert sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, many) == taken
+    assert sending.bootstraps.adopt([(file, HEADER + FRAME, HEADER + 2 * FRAME, many)]) == taken
     assert len(compared) == 500
 
 

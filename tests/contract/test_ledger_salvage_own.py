@@ -329,6 +329,6 @@ def test_a_bootstrap_claims_of_the_own_wals_only_what_was_lost(sending: Ledger) 
     received = sending.files.allocate("h0", FileKind.BOOTSTRAP, "/data/landing", "boot", source=wal(9, NORTH)).file
     whole = tuple(Interval(0, 9, frame_hash(each, -1), frame_hash(each, 8)) for each in (s, unwritten))
     claimed = {wal: (interval,) for wal, interval in zip((s.wal, unwritten.wal), whole, strict=True)}
-    taken = sending.bootstraps.adopt(received, at(0), at(1), Coverage.of(FLIGHTS.uuid, "default", claimed))
+    taken = sending.bootstraps.adopt([(received, at(0), at(1), Coverage.of(FLIGHTS.uuid, "default", claimed))])
     assert taken == {s: Ranges.of((1, 3)), unwritten: Ranges()}
     assert sending.landing.coverage() == {s: Ranges.of((0, 4))} and sending.salvage.acknowledged_losses() == []

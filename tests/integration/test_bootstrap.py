@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +262,9 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
             killed.append(at)
             raise Killed
 
-    def adopts(file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
-        made = adopt(file, begin, end, coverage)
-        adopted.append(str(file))
+    def adopts(parts: Sequence[tuple[FileId, int, int, Coverage]]) -> Mapping[StreamId, Ranges]:
+        made = adopt(parts)
+        adopted.append(str(parts))
         die("adopted")
         return made
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from peer.repair.quarantine_actions import discard, retry
@@ -18,10 +19,11 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import StorageError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, Landed
-from tests.bootstrap_pair import Pair, ids
+from tests.bootstrap_pair import Pair, ids, other_pair
 from tests.bootstrap_pair import bootstraps as bootstraps_of
 from tests.contract.ledger_stores import FRAME, claims
 from tests.sites import site_of
+from tests.tables_made import grouped
 from tests.waiting import wait_until
 
 
@@ -105,6 +107,29 @@ def test_a_bootstrap_of_another_history_says_how_it_is_given_up_and_then_a_later
     pair.begin()
     pair.finish()
     pair.level()
+
+
+def test_a_bootstrap_that_is_refused_for_one_group_claims_nothing_of_another(pair: Pair) -> None:
+    other_pair(pair, grouped("ops.g"))
+    pair.wal.append(pair.spec, pa.table({"k": ["x"], "a": [1], "b": ["one"]}))
+    pair.east.register()
+    pair.east.replay()
+    west, source = pair.west, FileId(ClusterId("north", uuid4()), "h0", 0)
+    west.ledger.tables.create(pair.spec)
+    astray = west.ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", west.boot, source=source).file
+    at = FILE_HEADER_BYTES, FILE_HEADER_BYTES + FRAME
+    left, right = (StreamId(pair.wal.file, pair.spec.uuid, group.name) for group in pair.spec.groups)
+    others = claims(right, 0, 1, FILE_HEADER_BYTES, "astray")
+    west.ledger.registration.register([Landed(astray, *at, source, *at, others)])
+    pair.begin()
+    pair.connect()
+
+    def refused() -> bool:
+        pair.east.keeper.run_once()
+        return "another history" in west.replayer.round().held.get(pair.spec.name, "")
+
+    wait_until(refused, what="the bootstrap to be refused", timeout_s=30)
+    assert left not in west.ledger.landing.coverage(pair.spec.uuid)
 
 
 def test_rows_of_a_frame_that_was_discarded_before_a_bootstrap_and_retried_after_it_come_with_the_next_one(

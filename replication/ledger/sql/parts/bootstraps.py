@@ -29,7 +29,7 @@ from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missing
+from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, file_row, missing
 from replication.ledger.sql.store.store import (
     SqlStore,
     chunked,
@@ -149,31 +149,38 @@ class SqlBootstraps:
             return {}
         return {StreamId.parse(stream): Ranges.union_of(map(tuple, spans)) for stream, spans in streams}
 
-    def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
-        wanted = coverage.streams()
+    def adopt(self, parts: Sequence[tuple[FileId, int, int, Coverage]]) -> Mapping[StreamId, Ranges]:
+        adopted: dict[StreamId, Ranges] = {}
         with self._names.writing() as (connection, names):
-            key = names.file(file)
-            keys = {stream: names.stream(stream) for stream in wanted}
-            held: dict[int, list[Interval]] = {}
-            adopted: dict[int, list[tuple[int, int]]] = {}
-            claimed = sa.select(schema.claims).where(~_c.divergent).order_by(_c.seq_begin)
-            for row in rows_in(connection, claimed, _c.stream_id, sorted(keys.values())):
-                interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
-                held.setdefault(row.stream_id, []).append(interval)
-                if (row.file_id, row.begin, row.end) == (key, begin, end):
-                    adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
-            rows_to_add: list[dict[str, object]] = []
-            lost = acknowledged(connection).get((coverage.table, coverage.group), {})
-            for stream, intervals in wanted.items():
-                pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()), file)
-                if stream.wal.cluster == self._cluster:
-                    gaps = lost.get(stream.wal, Ranges())
-                    pieces = [part for piece in pieces for part in piece.within(gaps)]
-                for piece in pieces:
-                    adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
-                    run = Run(piece.begin, piece.end, begin, end, piece.previous, piece.last)
-                    rows_to_add.append(claim_row(key, keys[stream], run))
-            execute_many(connection, schema.claims.insert(), rows_to_add)
+            for part in parts:
+                adopted |= self._adopt(connection, names, *part)
+        return adopted
+
+    def _adopt(
+        self, connection: Connection, names: KeysInTransaction, file: FileId, begin: int, end: int, coverage: Coverage
+    ) -> dict[StreamId, Ranges]:
+        wanted, key = coverage.streams(), names.file(file)
+        keys = {stream: names.stream(stream) for stream in wanted}
+        held: dict[int, list[Interval]] = {}
+        adopted: dict[int, list[tuple[int, int]]] = {}
+        claimed = sa.select(schema.claims).where(~_c.divergent).order_by(_c.seq_begin)
+        for row in rows_in(connection, claimed, _c.stream_id, sorted(keys.values())):
+            interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
+            held.setdefault(row.stream_id, []).append(interval)
+            if (row.file_id, row.begin, row.end) == (key, begin, end):
+                adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
+        rows_to_add: list[dict[str, object]] = []
+        lost = acknowledged(connection).get((coverage.table, coverage.group), {})
+        for stream, intervals in wanted.items():
+            pieces = _unclaimed(stream, intervals, held.get(keys[stream], ()), file)
+            if stream.wal.cluster == self._cluster:
+                gaps = lost.get(stream.wal, Ranges())
+                pieces = [part for piece in pieces for part in piece.within(gaps)]
+            for piece in pieces:
+                adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
+                run = Run(piece.begin, piece.end, begin, end, piece.previous, piece.last)
+                rows_to_add.append(claim_row(key, keys[stream], run))
+        execute_many(connection, schema.claims.insert(), rows_to_add)
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
     def note_purged(self, table: UUID, purged: Purged) -> None:
