@@ -25,11 +25,11 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.mapped import read_mapped, scan_mapped
+from replication.files.reading import stored_frames
 from replication.files.store import is_stored, store_of
 from replication.ledger.base import FileRow
 from replication.link.base import PeerLink, Reason
 from replication.settings import TlsSection
-from replication.worker.files.reading import stored_frames
 
 _SCHEME = "walship://"
 

@@ -6,8 +6,8 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.status import ReplicationStatus
 from replication.errors import ReplicationError
+from replication.files.reading import MappedFrames
 from replication.ledger.base import FileKind, FileRow, PeerProgress
-from replication.worker.files.reading import MappedFrames
 
 
 class PeerLag:

@@ -1,4 +1,4 @@
-"""Files: append, sync and lock, over POSIX; and remote stores for spilled files.
+"""Files: append, sync, lock and read, over POSIX; and remote stores for spilled files.
 
 Guarantees: bytes written before a successful ``sync`` survive a power cut. In tests, ``tests/fakes/files.py`` drops all
 other bytes. Begin at ``base.py``.

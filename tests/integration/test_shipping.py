@@ -13,10 +13,10 @@ import pytest
 
 from replication.core.ids import NIL_UUID
 from replication.core.shipping.chunk import ChunkAssignment
+from replication.files.reading import frame_start
 from replication.link import wire
 from replication.link.base import Data
 from replication.link.grpc_client import GrpcShipSession
-from replication.worker.files.reading import frame_start
 from replication.worker.ship import opening
 from replication.worker.ship.shipment import Shipment
 from tests.bench.shipping_process import started

@@ -20,12 +20,12 @@ from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
+from replication.files.reading import FrameReader, frame_start
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
 from replication.ledger.orphans import OrphanRemover
 from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import retire
-from replication.worker.files.reading import FrameReader, frame_start
 from replication.worker.files.spill import Spiller
 from tests.sites import Site, Wal, rows, site_of, table
 from tests.waiting import wait_until

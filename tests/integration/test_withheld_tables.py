@@ -15,8 +15,8 @@ from peer.receive.space import LandingSpace
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
+from replication.files.reading import FrameReader
 from replication.link.base import Hello
-from replication.worker.files.reading import FrameReader
 from replication.worker.peers import tail
 from tests.integration.shipping import World, sequences, sequences_by_wal
 from tests.sites import rows, table

@@ -1,1 +1,1 @@
-"""The files of this host: durable lengths, reading, registering, the control log, closed time, orphans and spilling."""
+"""The files of this host: durable lengths, registering, the control log, closed time, orphans and spilling."""

@@ -15,9 +15,9 @@ from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, CorruptFrameError, FormatError, ReplicationError, StorageError
+from replication.files.reading import MappedFrames
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
 from replication.worker.files.host_files import HostFiles, Source
-from replication.worker.files.reading import MappedFrames
 
 _BYTES_MAX = 256 << 20
 _CLAIMS_MAX = 20_000

@@ -15,10 +15,10 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.errors import FormatError, ReplicationError, StorageError
+from replication.files.reading import frame_start
 from replication.ledger.base import FileRow, PeerProgress
 from replication.link.base import PeerLink
 from replication.worker.files.host_files import Source
-from replication.worker.files.reading import frame_start
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.ship.opening import Destination, Resume, open_shipment
 from replication.worker.ship.peer_context import WITHHELD_S, PeerContext

@@ -19,10 +19,10 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.window import Window
 from replication.errors import CorruptFrameError, PeerRefusedError, PeerUnavailableError, ReplicationError
+from replication.files.reading import FrameReaders
 from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.worker.files.host_files import Source
-from replication.worker.files.reading import FrameReaders
 from replication.worker.ship.message import Message, compose
 from replication.worker.ship.peer_context import PeerContext
 from replication.worker.ship.schemas import PeerSchemas, UnknownSchemaError

@@ -22,8 +22,8 @@ from peer.repair.readable import find_readable
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
 from replication.errors import PeerRefusedError, StorageError, VersionError
 from replication.files import mapped
+from replication.files.reading import MappedFrames
 from replication.link.ranges import ReadAsk, decode_pieces, encode_ask
-from replication.worker.files.reading import MappedFrames
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

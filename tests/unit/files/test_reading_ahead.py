@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.worker.files.reading import FrameReader
+from replication.files.reading import FrameReader
 from tests.sites import Site, rows, table
 
 pytestmark = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replication.worker.files.reading import frame_start
+from replication.files.reading import frame_start
 from tests.sites import Site, flip, rows, table
 
 
