@@ -99,11 +99,8 @@ class Replay(Protocol):
     def last_report(self) -> str:
         """The last report; "" when replay never ran."""
 
-    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int] | None = None) -> None:
-        """Record a quarantined frame; it counts as applied.
-
-        ``sequence`` is the frame's. None stands for all that one registration claimed there, also of other frames.
-        """
+    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int]) -> None:
+        """Record a quarantined frame, of that stream and sequence; it counts as applied."""
 
     def quarantined(self) -> list[Quarantined]:
         """All quarantined frames, discarded ones included."""

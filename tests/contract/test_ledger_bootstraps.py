@@ -119,7 +119,7 @@ def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger)
     assert sending.bootstraps.wanted()[0].waits_for == ""
     assert sending.bootstraps.coverage(FLIGHTS.uuid, ["default"]) == [coverage(interval(0, 3))]
     frame = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/copy", 1)
-    sending.replay.quarantine(frame)
+    sending.replay.quarantine(frame, (S, 0))
     assert "quarantined" in sending.bootstraps.wanted()[0].waits_for
     sending.replay.discard(route.file, HEADER, 2)
     assert sending.bootstraps.wanted()[0].waits_for == ""
@@ -152,7 +152,7 @@ def test_a_bootstrap_waits_for_lost_writes_that_would_be_duplicates_at_the_peer_
     route.land(claims(S, 0, 3, 0))
     applied(sending, FLIGHTS, {route.file: HEADER + 3 * FRAME})
     lost = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "late", "/copy", 1, succession="east -> west")
-    sending.replay.quarantine(lost)
+    sending.replay.quarantine(lost, (S, 0))
     wanted = begin(sending)
     assert wanted.waits_for.startswith("lost writes are kept here, which north would miss once they are merged")
     with pytest.raises(RequestError, match="merge or discard them"):
@@ -175,7 +175,7 @@ def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sen
     assert wanted.waits_for == "" and sending.bootstraps.covered(wanted) == ([coverage(interval(0, 3))], 1)
     route.land(claims(S, 3, 4, 0))
     bad = HEADER + 3 * FRAME
-    sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
+    sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1), (S, 3))
     applied(sending, FLIGHTS, {route.file: bad + FRAME}, commit=2)
     with pytest.raises(RequestError, match="the table has 1 quarantined frame here"):
         sending.bootstraps.covered(wanted)

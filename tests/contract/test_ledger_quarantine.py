@@ -25,7 +25,9 @@ def route(ledger: Ledger) -> Route:
     made = Route(ledger)
     ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 1)])
     made.land(claims(S, 0, 4, 0))
-    ledger.replay.quarantine(Quarantined(made.file, BAD, BAD + FRAME, FLIGHTS.uuid, "unknown schema", "/q/1", 7))
+    ledger.replay.quarantine(
+        Quarantined(made.file, BAD, BAD + FRAME, FLIGHTS.uuid, "unknown schema", "/q/1", 7), (S, 1)
+    )
     applied(ledger, FLIGHTS, {made.file: made.at})
     note_closed(ledger, EAST, ClosedNotice(10, ((S, 3),)))
     return made
@@ -101,7 +103,7 @@ def test_a_frame_that_is_tried_again_is_pending_once_and_alone(
 
 def test_frames_that_are_tried_again_together_are_pending_in_one_file(ledger: Ledger, route: Route) -> None:
     later = BAD + FRAME
-    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
+    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8), (S, 2))
     into = landing(ledger)
     first, second = claims(S, 1, 3, HEADER)
     with pytest.raises(RequestError, match="is quarantined"):
@@ -126,7 +128,7 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
     group = other.group(claims(S, 2, 3, 0, "astray"))
     ledger.registration.register([group])
     at = group.begin
-    ledger.replay.quarantine(Quarantined(other.file, at, at + FRAME, FLIGHTS.uuid, "divergence", "/q/2", 8))
+    ledger.replay.quarantine(Quarantined(other.file, at, at + FRAME, FLIGHTS.uuid, "divergence", "/q/2", 8), (S, 2))
     with pytest.raises(RequestError, match="another history"):
         ledger.replay.requeue({(other.file, at): copy_of(2, "astray")}, landing(ledger))
     with pytest.raises(RequestError, match="now claimed in another file"):
@@ -141,7 +143,7 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
 
 def test_one_of_two_frames_discarded_leaves_the_other_holding(ledger: Ledger, route: Route) -> None:
     later = BAD + FRAME
-    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
+    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8), (S, 2))
     ledger.replay.discard(route.file, BAD, 99)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 0
     ledger.replay.discard(route.file, later, 99)

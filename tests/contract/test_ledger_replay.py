@@ -153,8 +153,8 @@ def test_a_rolled_back_table_gets_its_frames_again_and_only_it(ledger: Ledger, r
 def test_quarantined_frames_are_listed_once(ledger: Ledger, route: Route) -> None:
     route.land(claims(S, 0, 2, 0))
     frame = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "no record batch", "/data/q/1", 5)
-    ledger.replay.quarantine(frame)
-    ledger.replay.quarantine(frame)
+    ledger.replay.quarantine(frame, (S, 0))
+    ledger.replay.quarantine(frame, (S, 0))
     assert ledger.replay.quarantined() == [frame]
 
 

@@ -88,7 +88,9 @@ def test_what_is_reached_does_not_depend_on_the_route(ledger: Ledger) -> None:
     two.land(claims(S, 3, 5, 0))
     landed = ledger.time.reached({S: 4})[S]
     assert (landed.durable, landed.applied, landed.visible) == (True, False, False)
-    ledger.replay.quarantine(Quarantined(two.file, HEADER + FRAME, HEADER + 2 * FRAME, FLIGHTS.uuid, "bad", "/q", 1))
+    ledger.replay.quarantine(
+        Quarantined(two.file, HEADER + FRAME, HEADER + 2 * FRAME, FLIGHTS.uuid, "bad", "/q", 1), (S, 4)
+    )
     applied(ledger, FLIGHTS, {one.file: one.at, two.file: two.at})
     kept_out = ledger.time.reached({S: 4})[S]
     assert (kept_out.durable, kept_out.applied, kept_out.visible) == (True, True, False)

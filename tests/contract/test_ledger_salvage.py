@@ -283,7 +283,7 @@ def test_quarantined_frames_of_the_file_are_kept_when_passed_and_judged_anew_whe
     route.land(claims(S, 0, 2, 0))
     route.land(claims(S, 2, 4, 0))
     for n in (1, 3):
-        ledger.replay.quarantine(Quarantined(route.file, at(n), at(n + 1), FLIGHTS.uuid, "bad", f"/q/{n}", 1))
+        ledger.replay.quarantine(Quarantined(route.file, at(n), at(n + 1), FLIGHTS.uuid, "bad", f"/q/{n}", 1), (S, n))
     applied(ledger, FLIGHTS, {route.file: at(2)})
     close(ledger, route)
     ledger.salvage.carry_out(route.file, 0, nothing(route))

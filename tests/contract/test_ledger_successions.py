@@ -226,7 +226,7 @@ def test_what_an_origin_announced_is_known_after_it_is_gone(ledger: Ledger) -> N
 def test_a_lost_write_counts_as_applied_holds_nothing_up_and_is_not_visible(stores: Stores, ledger: Ledger) -> None:
     made = landed(ledger)
     lost = Quarantined(made.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "later", "/q", 7, succession=str(PLANNED))
-    ledger.replay.quarantine(lost)
+    ledger.replay.quarantine(lost, (S, 0))
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
     assert [frame.succession for frame in ledger.replay.quarantined()] == [str(PLANNED)]
     reached = ledger.time.reached({S: 2})[S]

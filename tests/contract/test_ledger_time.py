@@ -172,7 +172,7 @@ def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending:
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
         sending.landing.declare_routes([InboundRoute(EAST, spec.uuid, of.group, 1)])
     route.land(claims(S, 0, 1, 0), claims(other, 0, 1, 0))
-    sending.replay.quarantine(Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
+    sending.replay.quarantine(Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1), (S, 0))
     for spec in (FLIGHTS, WEATHER):
         applied(sending, spec, {route.file: route.at})
     note_closed(sending, EAST, ClosedNotice(10, ((S, 0), (other, 0))))

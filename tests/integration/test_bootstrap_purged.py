@@ -357,7 +357,8 @@ def test_where_a_frame_was_given_up_nothing_counts_as_deleted(world: World) -> N
     parted(world)
     east, spec = world.east, world.spec
     assert purged(east.ledger, spec, now())
-    east.ledger.replay.quarantine(Quarantined(world.wal.file, 256, 300, spec.uuid, "no row", "", now(), 0))
+    given_up = Quarantined(world.wal.file, 256, 300, spec.uuid, "no row", "", now(), 0)
+    east.ledger.replay.quarantine(given_up, (next(iter(east.ledger.landing.coverage(spec.uuid))), 0))
     assert not purged(east.ledger, spec, now())
 
 

@@ -215,7 +215,7 @@ def test_a_lost_write_is_left_to_lostwrites(world: World, capsys: pytest.Capture
     (frame,) = world.held()
     lost = replace(frame, succession="west -> east, epoch 2")
     world.ledger.replay.release(frame.file, frame.begin)
-    world.ledger.replay.quarantine(lost)
+    world.ledger.replay.quarantine(lost, (StreamId(frame.file, frame.table, "default"), 1))
     name = f"{frame.file.local}:{frame.begin}"
     assert world.walship("quarantine", "retry", "--all") == 0 and world.held() == [lost]
     for verb in (("retry", name), ("discard", name, "--yes")):

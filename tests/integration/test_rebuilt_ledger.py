@@ -18,7 +18,7 @@ from peer.repair.quarantine_actions import retry
 from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
-from replication.core.ids import ClusterId
+from replication.core.ids import ClusterId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import NoSpaceError, RequestError
@@ -149,7 +149,7 @@ def test_quarantined_frames_and_lost_writes_are_not_applied_by_a_ledger_made_ane
     copies = east.config.data_dir / "quarantine"
     copy = save_frame(LocalFiles(), str(copies), late.row.file, 256, Path(late.path).read_bytes()[256 : late.length])
     kept = Quarantined(late.row.file, 256, late.length, spec.uuid, "late", copy, 5, succession="east -> west, epoch 2")
-    east.ledger.replay.quarantine(kept)
+    east.ledger.replay.quarantine(kept, (StreamId(late.row.file, spec.uuid, "default"), 0))
     lose_ledger(east)
     if is_retired:
         Path(late.path).unlink()

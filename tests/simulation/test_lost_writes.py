@@ -17,6 +17,7 @@ from peer.failover import failover as failing
 from peer.failover import lost_writes, restate, take_back
 from peer.failover.failover import failover, plan_failover
 from peer.failover.take_back import TAKEN_BACK
+from peer.repair.quarantine_actions import saved_frame
 from peer.tables.read import read
 from replication.core.definition.alter import rename_column
 from replication.core.definition.schema import TableSpec
@@ -76,7 +77,8 @@ def move_to(world: World, succession: Succession) -> None:
     (found,) = [each for each in kept(world) if not each.reason.startswith(TAKEN_BACK)]
     world.west.ledger.replay.release(found.file, found.begin)
     reason = f"{TAKEN_BACK}{world.acked[-1].commit + 1}: {found.reason}"
-    world.west.ledger.replay.quarantine(replace(found, reason=reason, succession=str(succession)))
+    moved, header = replace(found, reason=reason, succession=str(succession)), saved_frame(found)[0].header
+    world.west.ledger.replay.quarantine(moved, (header.stream, header.sequence))
 
 
 def test_rows_written_since_a_failover_win_over_its_lost_writes_after_another_failover(world: World) -> None:

@@ -206,25 +206,15 @@ class SqlReplay:
     def last_report(self) -> str:
         return self._store.meta(_REPORT) or ""
 
-    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int] | None = None) -> None:
+    def quarantine(self, frame: Quarantined, sequence: tuple[StreamId, int]) -> None:
+        stream, n = sequence  # rows claim all frames of a message, and between them lie those of other groups
         of_frame = (
-            sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
+            sa.select(_c.stream_id, *(sa.literal(at, sa.BigInteger) for at in (n, n + 1)))
             .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
-            .where(
-                _f.file == str(frame.file),
-                _s.table_uuid == str(frame.table),
-                _c.begin <= frame.begin,
-                _c.end >= frame.end,
-                ~_c.divergent,
-            )
+            .where(_f.file == str(frame.file), _c.begin <= frame.begin, _c.end >= frame.end, ~_c.divergent)
+            .where(_s.wal == str(stream.wal), _s.table_uuid == str(frame.table), _s.table_group == stream.group)
+            .where(_c.seq_begin <= n, _c.seq_end > n)
         )
-        if sequence is not None:  # rows claim all frames of a message, and between them lie those of other groups
-            stream, n = sequence
-            of_frame = (
-                of_frame.with_only_columns(_c.stream_id, *(sa.literal(at, sa.BigInteger) for at in (n, n + 1)))
-                .where(_s.wal == str(stream.wal), _s.table_group == stream.group)
-                .where(_c.seq_begin <= n, _c.seq_end > n)
-            )
         with self._store.write() as connection:
             held = [list(row) for row in connection.execute(of_frame)]
             row = {"file": str(frame.file), "table_uuid": str(frame.table), "held": json.dumps(held), "discarded": 0}

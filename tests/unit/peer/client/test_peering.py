@@ -22,7 +22,7 @@ from peer.failover.switchover import PreparePeer
 from replication import __version__
 from replication.commit.step import step_to_json
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.ids import ClusterId
+from replication.core.ids import ClusterId, StreamId
 from replication.core.routes.carried import InboundRoute
 from replication.errors import (
     PeerExistsError,
@@ -134,7 +134,8 @@ def test_frames_that_were_given_up_are_not_said_to_wait_for_replay(east: Site, k
         wait_until(lambda: east.ledger.landing.coverage(spec.uuid))
     succession = "one" if kept_out == "lost" else ""
     begin = FILE_HEADER_BYTES
-    east.ledger.replay.quarantine(Quarantined(wal.file, begin, end, spec.uuid, "", "", 1, succession=succession))
+    frame = Quarantined(wal.file, begin, end, spec.uuid, "", "", 1, succession=succession)
+    east.ledger.replay.quarantine(frame, (StreamId(wal.file, spec.uuid, "default"), 0))
     east.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 1, {wal.file: end}))
     if kept_out == "discarded":
         east.ledger.replay.discard(wal.file, begin, 9)

@@ -147,7 +147,7 @@ def test_a_wait_for_rows_that_were_kept_out_fails_at_once_and_names_the_verb(suc
     theirs, route = stream(one, wal()), Route(ledger)
     route.land(claims(theirs, 0, 1, HEADER))
     frame = Quarantined(route.file, HEADER, HEADER + FRAME, one.uuid, "", "", 1, succession=succession)
-    ledger.replay.quarantine(frame)
+    ledger.replay.quarantine(frame, (theirs, 0))
     ledger.replay.discard(route.file, HEADER, 9)
     applied(ledger, one, {route.file: route.at})
     waiting, position = Waiting(ledger, cast(Contacts, None)), Position(EAST, {}, {theirs: 0})

@@ -100,7 +100,8 @@ def test_a_failback_is_refused_while_lost_writes_are_kept_that_cannot_be_read_he
         file = next(row.file for row in ledger.files.all())
         copy = "/on-another-host/quarantine/h0-0.frame"
         place = (file, 256, 300, pair.east.handle.table("ops.t").uuid)
-        ledger.replay.quarantine(Quarantined(*place, "late", copy, 5, succession="west -> east, epoch 2"))
+        lost = Quarantined(*place, "late", copy, 5, succession="west -> east, epoch 2")
+        ledger.replay.quarantine(lost, (StreamId(file, lost.table, "default"), 0))
         (refusal,) = plan_failback(pair.east.command(), "west").refusals
         assert "1 frame of lost writes" in refusal and copy in refusal and "--leave-lost-writes" in refusal
         assert plan_failback(pair.east.command(), "west", leave=True).refusals == ()
@@ -156,7 +157,8 @@ def test_a_failback_waits_for_lost_writes_of_the_cluster_that_returns(
             assert text == "east sends what it acked before west took over"
             monkeypatch.setattr(returning, "_has_sent_all", lambda *_: True)
             place = (next(row.file for row in ledger.files.all()), 256, 300, pair.west.handle.table("ops.t").uuid)
-            ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession="east -> west, epoch 2"))
+            lost = Quarantined(*place, "late", "/copy", 5, succession="east -> west, epoch 2")
+            ledger.replay.quarantine(lost, (StreamId(lost.file, lost.table, "default"), 0))
 
         context.report = arrives
         with pytest.raises(RequestError) as refused:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
-from replication.core.ids import ClusterId
+from replication.core.ids import ClusterId, StreamId
 from replication.core.succession import Succession
 from replication.errors import UnknownPeerError
 from replication.ledger.base import PatternRule, Quarantined
@@ -105,7 +105,8 @@ def test_who_took_over_from_whom_is_one_line_with_the_lost_writes(told: Told) ->
     records.record(Succession(ClusterId("south", UUID(int=4)), north, 4, 1 << 61, is_planned=True))  # as south says
     records.keep_address(north, "zk:2181/walship/north")
     wal = told.east.ledger.files.all()[0].file
-    told.east.ledger.replay.quarantine(Quarantined(wal, 256, 300, UUID(int=9), "late", "/x", 1, succession=str(lost)))
+    frame = Quarantined(wal, 256, 300, UUID(int=9), "late", "/x", 1, succession=str(lost))
+    told.east.ledger.replay.quarantine(frame, (StreamId(wal, frame.table, "default"), 0))
     said = told.run(None, as_json=False)
     (line,) = (line for line in said.splitlines() if "took over" in line)
     assert line == (

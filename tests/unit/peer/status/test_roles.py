@@ -26,7 +26,7 @@ def test_lost_writes_that_were_discarded_are_not_said_to_be_in_the_tables() -> N
         ledger.successions.record(told)
         assert [each.applied_here for each in role_history(ledger, ()).successions] == [1]
         place = route.file, begin + FRAME, begin + 2 * FRAME, spec.uuid
-        ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)))
+        ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)), (of, 1))
         for waiting in (1, 0):
             (known,) = role_history(ledger, ledger.replay.quarantined()).successions
             assert (known.lost_writes, known.applied_here) == (waiting, 0)
@@ -56,8 +56,8 @@ def test_lost_writes_that_land_later_do_not_hide_what_is_in_the_tables() -> None
         ledger.successions.record(told)
         late = route.at
         route.land(claims(of, 2, 4, 0))
-        for begin in (late, late + FRAME):
+        for n, begin in enumerate((late, late + FRAME), 2):
             place = route.file, begin, begin + FRAME, spec.uuid
-            ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)))
+            ledger.replay.quarantine(Quarantined(*place, "late", "/copy", 5, succession=str(told)), (of, n))
         (known,) = role_history(ledger, ledger.replay.quarantined()).successions
         assert (known.lost_writes, known.applied_here) == (2, 1)

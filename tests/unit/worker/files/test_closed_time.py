@@ -104,7 +104,7 @@ def test_a_stream_is_listed_to_its_end_though_an_earlier_frame_of_it_was_tried_a
     file = host.wal()
     of = host.write(file, 0, 10)
     bad, copies = HEADER + 3 * FRAME, host.ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file
-    host.ledger.replay.quarantine(Quarantined(file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
+    host.ledger.replay.quarantine(Quarantined(file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1), (of, 3))
     host.ledger.replay.requeue({(file, bad): replace(*claims(of, 3, 4, HEADER), commit=1)}, copies)
     assert host.close(10) == {of: 9}
 
