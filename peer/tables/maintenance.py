@@ -29,6 +29,7 @@ SNAPSHOT_KEEP_BUSY_US = 10_000_000
 ORPHAN_AGE_US = 3_600_000_000
 #: Prefix of tags that keep removed data files for readers of earlier snapshots; the time of removal follows.
 SPARED_TAG = "walship_spared_"
+_SNAPSHOTS_AT_ALL = 1000
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
@@ -77,17 +78,22 @@ def tidy(
             at = tag.removeprefix(SPARED_TAG)
             if at != tag and at.isdecimal() and int(at) < now - SNAPSHOT_KEEP_US:
                 tables.untag(layout.name, tag)
-        # Each snapshot makes commits slower and the metadata larger.
-        keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US
-        named = set(history.tags.values())
-        old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
+        until, named = _expire_before(history, now), set(history.tags.values())
+        old = sum(1 for s in history.snapshots.values() if s.at < until and s.id not in named)
         if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
             _keep_removed_files(tables, layout.name, history, now)
-            tables.expire(layout.name, now - keep_us, _KEEP)
+            tables.expire(layout.name, until, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
     if failed is not None:
         raise failed
+
+
+def _expire_before(history: History, now: int) -> int:
+    """Return the time before which snapshots expire. Each makes commits slower and the metadata larger."""
+    if len(history.snapshots) > _SNAPSHOTS_AT_ALL:  # their times are ahead, since the clock was set back
+        return max(now, *(snapshot.at + 1000 for snapshot in history.snapshots.values()))
+    return now - (SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US)
 
 
 def _keep_removed_files(tables: Tables, name: str, history: History, now: int) -> None:

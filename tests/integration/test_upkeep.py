@@ -159,6 +159,22 @@ def test_who_reads_a_busy_table_keeps_its_files_for_minutes_however_soon_snapsho
     assert not spared & set(site.tables.history(name).snapshots) and not tags() & old
 
 
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)
+def test_snapshots_go_once_there_are_very_many_though_the_clock_was_set_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_SNAPSHOTS_AT_ALL", FEW - 1)
+    replayer, name = site.replayer(), site.spec.name + CHANGES
+    for number in range(FEW):
+        site.put((f"k{number}", number))
+        replayer.round()
+    before = site.tables.history(name)
+    tidy(site.tables, site.ledger, site.spec, before.snapshots[before.current or 0].at - DAY_US)
+    after = site.tables.history(name)
+    assert len(after.snapshots) <= 22 and after.current in after.snapshots
+
+
 def test_folded_changes_stay_for_their_retention_and_then_go(site: Site) -> None:
     replayer = site.replayer()
     site.put(("a", 1), ("b", 1))
