@@ -111,6 +111,8 @@ def test_secrets_are_masked_wherever_they_hide(tmp_path: Path, format: log.Forma
         url="postgresql+psycopg://walship:hush@db:5432/ledger",
         jdbc="jdbc:postgresql://db/x?user=u&password=hush",
         pair=("https://u:hush@h", 1),
+        hdfs="Max retries exceeded with url: /webhdfs/v1/a?op=OPEN&delegation=hush (Caused by it)",
+        signed="403, url='https://bucket/a?X-Amz-Expires=60&X-Amz-Signature=hush'",
         unquoted="postgresql://walship:a@hush@b@hush@db:5432/ledger",
         error=ValueError("cannot open postgresql://u:hush@db"),
     )
