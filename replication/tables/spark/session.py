@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from replication.errors import ConfigError, SparkMissingError
+from replication.log import has_secrets
 from replication.permissions import create_private
 from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import CATALOG, CatalogProperties
@@ -35,7 +36,7 @@ from replication.tables.spark.jobs import warm_up
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SECRET = re.compile(r"^spark\.sql\.catalog\.|secret|password|token|access[.-]?key", re.IGNORECASE)
+_CATALOGS = "spark.sql.catalog."
 _SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
@@ -297,7 +298,8 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     output, stderr = os.pipe()
     threading.Thread(target=_pass_on, args=(output,), name="spark-stderr", daemon=True).start()  # ends with the JVM
     try:
-        shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
+        hidden = {key for key in settings if key.startswith(_CATALOGS) or has_secrets({key: ""})}
+        shown = [(key, value) for key, value in settings.items() if key not in hidden]
         conf = SparkConf(loadDefaults=False).setAll(shown)  # every user sees the command line; the rest comes later
         gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
     finally:

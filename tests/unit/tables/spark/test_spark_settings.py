@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,28 @@ def test_a_local_spark_need_not_resolve_the_hosts_name(
         spark.open_session(CatalogProperties({}, {}), tmp_path, master=master)
     assert _Builder.address == address
     assert _Builder.given.get("spark.authenticate") == ("true" if master.startswith("local") else None)
+
+
+def test_no_other_user_sees_a_key_on_the_command_line_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[str, str]] = []
+
+    def launch(conf: Any, options: Any) -> None:
+        launched.extend(conf.getAll())
+        raise RuntimeError("it was only looked at")
+
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    secret = (
+        "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+        "spark.hadoop.google.cloud.auth.service.account.private.key",
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.sql.catalog.walship.uri",
+    )
+    shown = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Da.password=b"}
+    with pytest.raises(RuntimeError, match="only looked at"):
+        spark._start_jvm({**dict.fromkeys(secret, "hush"), **shown})
+    assert dict(launched) == shown
 
 
 @pytest.mark.parametrize(
