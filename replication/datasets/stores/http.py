@@ -45,7 +45,7 @@ class HttpDriver(Driver):
         """
         timeout = import_module("aiohttp").ClientTimeout(total=None, sock_connect=_SILENT_S, sock_read=_SILENT_S)
         client: dict[str, Any] = options.get("client_kwargs", {})
-        headers = {*options.get("headers", {}), *client.get("headers", {}), "Cookie"}
+        headers = {*options.get("headers", {}), *client.get("headers", {}), "Cookie", "Authorization"}
         kept = {"timeout": timeout, "middlewares": (_OwnServer(url, frozenset(headers)),), **client}
         return {**super().opening(url, options), "client_kwargs": kept}
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import ClientTimeout
+from aiohttp import BasicAuth, ClientTimeout
 
 from replication.core.copying.attributes import FileAttributes
 from replication.core.copying.names import RelativePath
@@ -92,6 +92,19 @@ def test_a_server_that_a_redirect_names_gets_no_header_or_cookie_of_the_user(giv
     assert all(each.headers["X-Key"] == "k" and "session" in each.headers["Cookie"] for each in asked)
     assert len(there) == len(asked) > 1
     assert not any(each.headers["X-Key"] or each.headers["Cookie"] for each in there)
+
+
+@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
+def test_a_server_that_a_redirect_names_does_not_get_the_users_password() -> None:
+    given = {"client_kwargs": {"auth": BasicAuth("ann", "secret")}, "skip_instance_cache": True}
+    with (
+        served(lambda: "", b"four") as (other, there),
+        served(lambda: f"{other}/a") as (address, asked),
+        open_store(f"{address}/d", given) as store,
+    ):
+        assert store.open(FileAttributes(RelativePath("a"), 4)).read(0, 9) == b"four"
+    assert asked and all(each.headers["Authorization"] for each in asked)
+    assert there and not any(each.headers["Authorization"] for each in there)
 
 
 class Slow(BaseHTTPRequestHandler):
