@@ -277,8 +277,9 @@ def _driver_url(url: str) -> URL:
         parsed = make_url(url if "://" in url else f"sqlite:///{url}")
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise ConfigError(f"{redact(url)!r} is not a ledger address: {redact(str(error))}") from None
-    if "@" in (parsed.host or ""):  # else the driver would say what host it does not find
-        raise ConfigError(f"{redact(url)!r} is not a ledger address: its password has an @", "Write %40 for it")
+    is_cut = url.split() != [url] and (parsed.password or "password" in parsed.query)
+    if is_cut or "@" in (parsed.host or ""):  # else what is behind the blank, or the @, would be shown
+        raise ConfigError("the ledger's address is unfit: its password has an @ or a blank", "Write %40 or %20 for it")
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
