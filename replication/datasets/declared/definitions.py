@@ -203,7 +203,8 @@ def _of_section(name: str, section: Mapping[str, Any]) -> DatasetDefinition:
 
 def specification(definition: DatasetDefinition) -> dict[str, Any]:
     """The definition for others to read: of drivers' options only those are shown that name a variable."""
-    shown = asdict(definition) | {"source": redact(definition.source), "target": redact(definition.target)}
+    shown = asdict(definition)
+    shown |= {name: redact(shown[name]) for name in ("source", "target", "timeline")}
     for name in ("source_options", "target_options"):
         shown[name] = {
             option: value if isinstance(value, str) and value.startswith("$") else "…"

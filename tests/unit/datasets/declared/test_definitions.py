@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile
+from replication.datasets.declared.definitions import DatasetDefinition, DatasetFile, specification
 from replication.errors import ConfigError, FormatError, MissingFileError, RequestError
 
 
@@ -115,6 +115,11 @@ def test_a_property_may_be_written_as_a_number(tmp_path: Path) -> None:
     text = '[dataset.d]\nsource = "/in"\ntarget = "/out"\nfinder = "stream"\nproperties = {days = 7}\n'
     (tmp_path / "datasets.toml").write_text(text)
     assert DatasetFile(tmp_path / "datasets.toml").get("d").properties == {"days": "7"}
+
+
+def test_a_password_in_the_address_of_a_timeline_is_not_shown_to_others() -> None:
+    definition = DatasetDefinition("d", "/in", "/out", timeline="sftp://ann:hush@host/timeline")
+    assert specification(definition)["timeline"] == "sftp://ann:***@host/timeline"
 
 
 @pytest.mark.parametrize(
