@@ -337,7 +337,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     if not tls.allow_plaintext:
         engines = {"catalog.spark.uri": config.catalog.spark, "catalog.pyiceberg.uri": config.catalog.pyiceberg}
         catalogs = {key: str(each.get("uri", "")) for key, each in engines.items()}
-        yield from plain_connections(zookeeper, {"ledger.url": config.ledger.url, **catalogs})
+        yield from plain_connections(zookeeper, config.failover.witness, {"ledger.url": config.ledger.url, **catalogs})
     addresses = {"receiver.listen": receiver.listen, "timeline.listen": config.timeline.listen}
     if config.timeline.server:  # without TLS a client cannot tell who answers
         addresses["timeline.server"] = config.timeline.server

@@ -27,14 +27,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"  # other names may resolve to anything
 
 
-def plain_connections(zookeeper: ZooKeeperSection, databases: Mapping[str, str]) -> Iterator[str]:
+def plain_connections(zookeeper: ZooKeeperSection, witness: str, databases: Mapping[str, str]) -> Iterator[str]:
     """Which connections to servers off loopback would be in plain text. ``databases`` are URLs by their keys."""
-    hosts = [_PORT.sub("", server).strip("[]") for server in zookeeper.servers.split(",") if server]
-    if not zookeeper.secured and (far := [host for host in hosts if not is_loopback(host)]):
-        yield (
-            f"zookeeper.servers: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
-            "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
-        )
+    for key, servers in (("zookeeper.servers", zookeeper.servers), ("failover.witness", witness.partition("/")[0])):
+        hosts = [_PORT.sub("", server).strip("[]") for server in servers.split(",") if server]
+        if not zookeeper.secured and (far := [host for host in hosts if not is_loopback(host)]):
+            yield (
+                f"{key}: {far[0]} is not loopback and there is no TLS; set zookeeper.ca, "
+                "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
+            )
     for key, value in databases.items():
         if not (text := value.removeprefix("jdbc:")).startswith("postgres"):
             continue

@@ -367,6 +367,10 @@ def test_servers_beyond_loopback_are_reached_over_tls_or_plain_text_is_asked_for
     load(None, {**overrides, "tls": {"allow_plaintext": True}}, {})
     load(None, {**overrides, "zookeeper": {**far, "servers": "127.0.0.1:2181,[::1]:2181,127.0.0.2,[::1]"}}, {})
     overrides = {"cluster": {"name": "east"}, "replay": {"enabled": False}}
+    third = {"lease": "witness", "witness": "127.0.0.1:2181,third:2181/witness"}
+    assert "failover.witness: third is not loopback" in problems_of(None, {**overrides, "failover": third})
+    load(None, {**overrides, "failover": third, "tls": {"allow_plaintext": True}}, {})
+    load(None, {**overrides, "failover": {**third, "witness": "127.0.0.1:2181/witness"}}, {})
     for url, said in (
         ("postgresql://u@db/east", "ledger.url: db is not loopback"),
         ("postgresql://u@db/east?sslmode=prefer", "sslmode=verify-full"),
