@@ -198,13 +198,22 @@ def _of_cluster(cluster: str, denied: DeniedCertificates) -> type:
         def connection_made(self, transport: Any) -> None:
             certificate = transport.get_extra_info("peercert") or {}
             names = {name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"}
-            shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
-            if cluster in names and sha256(shown).hexdigest() not in denied:
+            if cluster in names and not is_denied(transport):
                 super().connection_made(transport)
                 return
             _log.warning("timeline_caller_refused", names=sorted(names))
             self.transport = transport  # which is closed again when it is lost
             transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            if is_denied(self.transport):  # since it connected
+                self.transport.abort()
+                return
+            super().data_received(data)
+
+    def is_denied(transport: Any) -> bool:
+        shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+        return sha256(shown).hexdigest() in denied
 
     return OwnCertificates
 

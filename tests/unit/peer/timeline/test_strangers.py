@@ -7,12 +7,15 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
 
 import httpx
 import pytest
 
+from peer.polling import polls
 from peer.timeline.client import TimelineAddress, TimelineClient
 from peer.timeline.listing import FolderListings
 from peer.timeline.serving.server import TimelineServer
@@ -20,7 +23,7 @@ from peer.timeline.stores.memory import MemoryViews
 from peer.timeline.views import Views
 from replication import config as configuration
 from replication.errors import ConfigError, ReplicationError, RequestError
-from replication.settings import TimelineSection, TlsSection
+from replication.settings import TimelineSection, TlsSection, split_address
 from tests.certificates import tls_section
 from tests.datasets_made import OUT, Dataset
 from tests.hostile import NOBODY, memory_below, run_as_nobody
@@ -129,6 +132,27 @@ def test_a_revoked_certificate_of_the_cluster_itself_is_hung_up_on(views: Views,
             client = TimelineClient(TimelineAddress("east", "", section, TlsSection(**files), ""))
             found = client._ask("/v1/partitions", {"dataset": OUT}, lambda raw: raw["names"])
             assert (found == ["p"], client.is_away) == (is_answered, not is_answered)
+
+
+def test_a_certificate_that_is_revoked_while_its_connection_is_open_is_hung_up_on(views: Views, tmp_path: Path) -> None:
+    files, deny = tls_section(tmp_path, AUTHORITY.issue("east")), tmp_path / "deny"
+    deny.touch()
+    section = TimelineSection(service=True)
+    with TimelineServer("east", views, KNOWN, LISTEN, TlsSection(**files, deny=deny)) as server:
+        client = TimelineClient(TimelineAddress("east", "", section, TlsSection(**files), ""))
+        with closing(client._connection(*split_address(server.address))) as connection:
+
+            def ask() -> int:
+                connection.request("GET", "/v1/health")
+                with connection.getresponse() as answer:
+                    answer.read()
+                    return answer.status
+
+            assert ask() == 200
+            deny.write_text(f"{sha256(ssl.PEM_cert_to_DER_cert(Path(files['cert']).read_text())).hexdigest()}\n")
+            with pytest.raises((OSError, HTTPException)):
+                for _ in polls(10.0, 0.2):
+                    assert ask() == 200
 
 
 def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: TimelineServer, views: Views) -> None:
