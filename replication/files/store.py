@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
 from replication.files.local import FULL, LocalFiles, path_errors, write_whole
+from replication.log import redact
 
 _PIECE = 8 << 20
 _LOCK_S = 30.0
@@ -255,7 +256,7 @@ def driver_errors(store: str) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        what = f"{store} failed: {type(error).__name__}: {error}"[:500]
+        what = redact(f"{store} failed: {type(error).__name__}: {error}")[:500]
         if getattr(error, "errno", None) in FULL:
             raise NoSpaceError(what, "Make room and run it again") from error
         hint = "Check the connection, the credentials, and that the driver is installed: an extra such as walship[s3]"
@@ -269,4 +270,4 @@ def _store_errors(address: str) -> Iterator[None]:
             yield
         except FileNotFoundError:
             remedy = "Restore it in the store, or salvage the file: walship wal salvage"
-            raise MissingFileError(f"{address} is in the ledger, but not in the store", remedy) from None
+            raise MissingFileError(f"{redact(address)} is in the ledger, but not in the store", remedy) from None

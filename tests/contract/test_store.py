@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -85,6 +86,14 @@ def test_what_this_hosts_disk_refuses_is_not_said_of_the_store(store: RemoteStor
 def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:
     with pytest.raises(StorageError, match=r"the driver is installed"):
         RemoteStore("nosuchstore://bucket/walship")
+
+
+def test_a_store_that_does_not_answer_is_told_without_the_password_in_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"ftp://ann:hush@127.0.0.1:{taken.getsockname()[1]}/walship"
+    with pytest.raises(StorageError, match=r"ann:\*\*\*@") as failed:
+        RemoteStore(address)
+    assert "hush" not in str(failed.value)
 
 
 @pytest.mark.linux
