@@ -133,7 +133,10 @@ def _links(fs: Any, folder: str) -> list[str]:
         raise StorageError(
             f"the page of {folder} is larger than {_PAGE_BYTES_MAX >> 20} MiB", "Copy its files by a manifest"
         )
-    page.feed(b"".join(parts).decode(errors="replace"))
+    try:
+        page.feed(b"".join(parts).decode(errors="replace"))
+    except (AssertionError, ValueError) as error:  # of what Python's parser does not foresee
+        raise StorageError(f"the page of {folder} cannot be read: {error}", "Copy its files by a manifest") from None
     found = set()
     for link in page.found:
         with suppress(ValueError):  # of brackets: it is no address

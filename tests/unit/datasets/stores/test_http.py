@@ -71,6 +71,12 @@ def test_links_of_a_folder_are_found_whether_a_server_quotes_its_name_or_not(fol
     assert listed(page.encode(), f"http://h/{folder}") == [f"http://h/{folder}/x"]
 
 
+@pytest.mark.parametrize("marks", ["<![x]>", "<![ ]>", f"<a href='&#{'1' * 5000};'>"])
+def test_a_page_that_is_no_html_is_told_as_such_and_not_taken_for_a_shorter_one(marks: str) -> None:
+    with pytest.raises(StorageError, match="the page of http://h/d/ cannot be read"):
+        listed(f"<a href=b>{marks}<a href=c>".encode())
+
+
 def test_a_page_that_is_larger_than_a_listing_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replication.datasets.stores.http._PAGE_BYTES_MAX", 13)
     assert listed(b'<a href="b">') == ["http://h/d/b"]
