@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import socket
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 #: Renames for a server, from one path of this host to another.
 Renames = Callable[[str, str], None]
@@ -71,7 +74,7 @@ def http_server(root: Path) -> Iterator[str]:
 
 @contextmanager
 def sftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
-    """An SFTP server of a folder; the address of its root. ``renames`` is the rename that replaces."""
+    """A known SFTP server of a folder; the address of its root. ``renames`` is the rename that replaces."""
     paramiko: Any = import_module("paramiko")
 
     key = paramiko.ECDSAKey.generate()
@@ -94,8 +97,10 @@ def sftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
+    port = listening.getsockname()[1]
     try:
-        yield f"sftp://ann:secret@127.0.0.1:{listening.getsockname()[1]}"
+        with known_hosts(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}"):
+            yield f"sftp://ann:secret@127.0.0.1:{port}"
     finally:
         ended.set()
         listening.shutdown(socket.SHUT_RDWR)
@@ -103,6 +108,17 @@ def sftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
         for transport in transports:
             transport.close()
         thread.join(120)
+
+
+@contextmanager
+def known_hosts(line: str) -> Iterator[Path]:
+    """A home with a file of known hosts, which has what it had before and another line; the file."""
+    with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
+        before, file = Path("~/.ssh/known_hosts").expanduser(), Path(home, ".ssh/known_hosts")
+        file.parent.mkdir()
+        file.write_text((before.read_text() if before.exists() else "") + f"{line}\n")
+        patch.setenv("HOME", home)
+        yield file
 
 
 def _ssh_login() -> Any:

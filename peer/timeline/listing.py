@@ -9,7 +9,7 @@ from replication.core.timeline.instants import FileVersion
 from replication.datasets.stores.open import is_local, local_path
 from replication.datasets.stores.remote import driver_of
 from replication.errors import RequestError
-from replication.files.store import direct, driver_errors
+from replication.files.store import driver_errors
 
 #: Names that begin so are walship's own: staged files, and its notes.
 STAGING_PREFIX = ".walship"
@@ -82,10 +82,7 @@ def opened_root(root: str, options: Mapping[str, Any] | None = None) -> tuple[An
 
     if is_local(root):  # else fsspec takes :: for the end of an address
         return fsspec.filesystem("file"), local_path(root).rstrip("/")
-    given = {**(options or {}), **direct(root)}
-    if config := (options or {}).get("config_kwargs"):
-        given["config_kwargs"] = {**given["config_kwargs"], **config}
-    fs, path = fsspec.core.url_to_fs(root.rstrip("/"), **given)
+    fs, path = driver_of(fsspec.utils.get_protocol(root)).opened(root.rstrip("/"), dict(options or {}))
     return fs, path.rstrip("/")
 
 

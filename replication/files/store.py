@@ -32,7 +32,11 @@ def is_stored(path: str) -> bool:
 
 
 def direct(url: str) -> dict[str, Any]:
-    """What fsspec's driver of an address is opened with: of S3, that it follows no redirect."""
+    """What fsspec's driver of an address is opened with: S3 follows no redirect, a server of SFTP must be known."""
+    if url.startswith(("sftp://", "ssh://")):
+        from replication.files.known_hosts import KNOWN_HOSTS  # deferred: paramiko may be missing
+
+        return {"host_key_policy": KNOWN_HOSTS}
     if not url.startswith(("s3://", "s3a://")):
         return {}
     from replication.files.s3_direct import DirectSession  # deferred: s3fs may be missing

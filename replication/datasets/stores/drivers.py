@@ -19,6 +19,7 @@ from replication.datasets.stores.sftp_session import listed, watch
 from replication.error_text import one_line
 from replication.errors import RequestError
 from replication.files.boot import boot_id
+from replication.files.store import direct
 
 _SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,6 +45,13 @@ class Driver:
     def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
         """What fsspec's driver is opened with, for an address with the user's options."""
         return {**self.options, **options}
+
+    def opened(self, url: str, options: dict[str, Any]) -> tuple[Any, str]:
+        """What fsspec has for an address with the user's options, and the path there."""
+        import fsspec  # deferred: most commands use no store
+
+        fs, path = fsspec.core.url_to_fs(url, **self.opening(url, options))
+        return fs, str(path)
 
     def named(self, path: RelativePath) -> str:
         """A path as addresses have it."""
@@ -252,6 +260,10 @@ class SftpDriver(Driver):
         keeps_times=True, keeps_permissions=True, mode_bits=0o1777, has_cheap_status=True, moves_folders=True, threads=4
     )
     is_shared = False
+
+    def opening(self, url: str, options: dict[str, Any]) -> dict[str, Any]:
+        """A server's key must be known; see ``known_hosts.py``."""
+        return {**direct(url), **options}
 
     def info(self, fs: Any, path: str) -> dict[str, Any]:
         """What the server tells of a path, not following a link."""

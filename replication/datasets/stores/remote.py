@@ -13,7 +13,7 @@ from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import Entry, EntryKind, FileWriter, SmallFile, TreeChanges, Uploads, read_whole
 from replication.datasets.stores.drivers import Driver, MemoryDriver, ObjectDriver, SftpDriver, WholeObject
 from replication.error_text import one_line
-from replication.errors import ChangedFileError, RequestError, StorageError, UnsafeNameError
+from replication.errors import ChangedFileError, ReplicationError, RequestError, StorageError, UnsafeNameError
 from replication.log import get, redact
 
 _log = get(__name__)
@@ -38,18 +38,20 @@ class FsspecStore:
             raise RequestError(what, "Name a folder without it, and a host by its name or an IPv6 address in full")
         try:
             self._driver = driver_of(protocol)
-            given = self._driver.opening(url, options or {})
+            given = dict(options or {})
             if not self._driver.is_shared:
                 given["skip_instance_cache"] = True  # an instance of fsspec's cache may be closed by another store
-            self._first, self._root = fsspec.core.url_to_fs(url, **given)
+            self._first, self._root = self._driver.opened(url, given)
             self._driver.begin(self._first)
+        except ReplicationError:
+            raise
         except Exception as error:  # each driver has its own errors
             raise StorageError(
                 f"the store at {self.url} cannot be opened: {redact(one_line(error))}"[:500],
                 "Check the address, the credentials, and that the driver is installed: an extra such as walship[s3]",
             ) from None
         self.traits = self._driver.traits
-        self._root = str(self._root).rstrip("/")
+        self._root = self._root.rstrip("/")
         self._opened_by = (url, dict(options or {}))
         self._local = threading.local()
         self._local.fs = self._first

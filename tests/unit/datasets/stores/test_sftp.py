@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from peer.timeline.listing import FolderListings
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.drivers import SftpDriver
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
+from replication.errors import StorageError
+from replication.files.store import RemoteStore
 from tests.copying import job, read_tree, write_tree
 from tests.file_servers import sftp_server
 
 MIB = 1 << 20
+paramiko: Any = import_module("paramiko")
 
 
 class Served(BytesIO):
@@ -93,3 +99,80 @@ def test_a_server_that_is_silent_fails_the_call_and_another_connection_is_used_t
         awake.set()
         moving.join(30)
     assert is_done and isinstance(failed[0], TimeoutError) and "silent for 0.5 s" in str(failed[0])
+
+
+@pytest.fixture
+def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Passwords that clients of SFTP have sent."""
+    sent: list[str] = []
+    login = paramiko.Transport.auth_password
+
+    def noted(transport: Any, username: str, password: str, *given: Any, **named: Any) -> Any:
+        sent.append(password)
+        return login(transport, username, password, *given, **named)
+
+    monkeypatch.setattr(paramiko.Transport, "auth_password", noted)
+    return sent
+
+
+def refused(url: str) -> StorageError:
+    """What is said when each of walship's ways to a store is tried."""
+    said = []
+    for attempt in (open_store, RemoteStore, lambda url: FolderListings().files("d", url, "")):
+        with pytest.raises(StorageError) as failed:
+            attempt(url)
+        said.append((failed.value.what, failed.value.hint))
+    assert said[0] == said[1] == said[2]
+    return failed.value
+
+
+def test_a_server_whose_key_is_not_known_gets_no_password_and_the_error_says_how_it_becomes_known(
+    tmp_path: Path, logins: list[str]
+) -> None:
+    with sftp_server(tmp_path) as url:
+        known = Path("~/.ssh/known_hosts").expanduser()
+        line, port = known.read_text(), url.rpartition(":")[2]
+        known.write_text("@cert-authority * ssh-rsa AAAA\ndamaged\n|1|x|y ssh-rsa AAAA\n")
+        error = refused(url)
+        assert "is not known here" in error.what and "SHA256:" in error.what
+        assert f"ssh-keyscan -p {port} 127.0.0.1 >> ~/.ssh/known_hosts" in error.hint
+        known.unlink()
+        assert "is not known here" in refused(url).what
+        assert logins == []
+        known.write_text(line.replace("[127.0.0.1]", "other,[127.0.0.1]"))
+        with open_store(url) as store:
+            assert list(store.scan(ROOT)) == []
+        assert logins == ["secret"]
+
+
+def test_a_server_whose_key_has_changed_or_is_revoked_gets_no_password(tmp_path: Path, logins: list[str]) -> None:
+    with sftp_server(tmp_path) as url:
+        known = Path("~/.ssh/known_hosts").expanduser()
+        line, other = known.read_text(), paramiko.ECDSAKey.generate().get_base64()
+        names, kind, key = line.split()
+        known.write_text(f"{names} {kind} {other}\n")
+        assert "is not the known one" in refused(url).what
+        known.write_text(f"{line}@revoked * {kind} {key}\n")
+        error = refused(url)
+        assert "is revoked" in error.what and "ssh-keyscan" not in error.hint
+        assert logins == []
+        known.write_text(f"{names} {kind} {other}\n{line}")
+        open_store(url).close()
+        assert logins == ["secret"]
+
+
+def test_a_key_is_known_under_a_hashed_name_and_under_that_of_the_host_for_other_ports(tmp_path: Path) -> None:
+    with sftp_server(tmp_path) as url:
+        known = Path("~/.ssh/known_hosts").expanduser()
+        names, kind, key = known.read_text().split()
+        for name in (paramiko.HostKeys.hash_host(names), "127.0.0.1"):
+            known.write_text(f"{name} {kind} {key}\n")
+            open_store(url).close()
+        known.write_text(f"[127.0.0.1]:1 {kind} {key}\n")
+        refused(url)
+
+
+def test_a_user_may_believe_any_server(tmp_path: Path) -> None:
+    with sftp_server(tmp_path) as url:
+        Path("~/.ssh/known_hosts").expanduser().unlink()
+        open_store(url, {"host_key_policy": "auto_add"}).close()
