@@ -16,10 +16,12 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
+from fsspec.implementations.ftp import FTPFileSystem
+
 from replication.core.copying.copyable import CopyableFile
 from replication.datasets.stores.base import StoreTraits
 from replication.datasets.stores.drivers import Driver, check_replaceable, replace_by_renames
-from replication.errors import StorageError
+from replication.errors import RequestError, StorageError
 
 _SECOND = 1_000_000_000
 _OCTAL = re.compile("[0-7]{1,20}")
@@ -36,6 +38,15 @@ class FtpDriver(Driver):
     )
     is_shared = False
     options = {"use_listings_cache": False}
+
+    def opened(self, url: str, options: dict[str, Any]) -> tuple[Any, str]:
+        """With ``tls``, the server's certificate is checked. RequestError for TLS that begins otherwise."""
+        if (tls := options.get("tls", False)) in (False, "false"):
+            return super().opened(url, {**options, "tls": False})
+        if tls not in (True, "true"):
+            raise RequestError(f"FTP is not spoken over {tls}", "Give tls=true, and the port for that: mostly 21")
+        given = {**CheckedFtp._get_kwargs_from_urls(url), **self.opening(url, options), "tls": True}
+        return CheckedFtp(**given), str(CheckedFtp._strip_protocol(url))
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """What MLSD tells, or LIST where the server has no MLSD; fsspec takes a listing that fails for an empty one."""
@@ -181,6 +192,21 @@ class FtpDriver(Driver):
         """Say goodbye, if the server still listens."""
         with suppress(ftplib.Error, OSError, EOFError):
             fs.ftp.quit()
+
+
+class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
+    """FTP over TLS to a server whose certificate is of a known authority and names it; Python's would be of anyone."""
+
+    def _connect(self) -> None:
+        self.ftp = ftplib.FTP_TLS(timeout=self.timeout, encoding=self.encoding, context=ssl.create_default_context())
+        self.ftp.connect(self.host, self.port)
+        try:
+            self.ftp.login(*self.cred)
+        except ssl.SSLCertVerificationError as error:
+            raise StorageError(
+                f"the certificate of {self.host} cannot be trusted: {error.verify_message}",
+                "Name the file of its authority in the environment: SSL_CERT_FILE=ca.pem",
+            ) from None
 
 
 @contextmanager

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ftplib
 import socket
+import socketserver
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +21,8 @@ from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
 from replication.datasets.two_way.sync import TwoWaySync
-from replication.errors import StorageError
+from replication.errors import RequestError, StorageError
+from tests.certificates import Authority
 from tests.copying import job, read_tree, write_tree
 from tests.file_servers import ftp_server
 
@@ -153,3 +158,56 @@ def test_a_transfer_that_the_server_gave_up_is_told_and_not_taken_for_a_shorter_
         assert (whole.read(5), whole.read(5)) == (b"half", b"")
         whole.close()
         assert server.asked == 1
+
+
+@contextmanager
+def ftps_login(authority: Authority) -> Iterator[tuple[int, list[str]]]:
+    """A server of FTP over TLS, up to the login, with a certificate for 127.0.0.1; its port, and what it was told."""
+    files, told = authority.tls("server"), list[str]()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    answers = {"AUTH": "234 TLS", "USER": "331 Password", "PASS": "230 Yes", "PBSZ": "200 0", "PROT": "200 P"}
+
+    class Login(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            connection: socket.socket = self.request
+            connection.sendall(b"220 Hello\r\n")
+            with suppress(OSError):
+                while data := connection.recv(1024):
+                    told.append(data.decode().strip())
+                    connection.sendall(f"{answers.get(told[-1][:4], '502 No')}\r\n".encode())
+                    if told[-1] == "AUTH TLS":
+                        connection = context.wrap_socket(connection, server_side=True)
+            connection.close()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Login) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server.server_address[1], told
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("tls", [True, "true"])
+def test_a_server_of_ftps_whose_certificate_nobody_vouches_for_gets_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool | str
+) -> None:
+    options = {"username": "ann", "password": "secret", "tls": tls}
+    with ftps_login(Authority(tmp_path / "ca")) as (port, told):
+        url = f"ftp://127.0.0.1:{port}/d"
+        with pytest.raises(StorageError, match="certificate of 127.0.0.1 cannot be trusted") as failed:
+            open_store(url, options)
+        assert "SSL_CERT_FILE" in failed.value.hint
+        with pytest.raises(StorageError, match="cannot be trusted"):
+            FolderListings(lambda dataset, root: options).files("d", url, "")
+        assert "AUTH TLS" in told and not any(line.startswith(("USER", "PASS")) for line in told)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca/ca.pem"))
+        with open_store(url, options):
+            assert "PASS secret" in told and told[-1] == "PROT P", "what is copied is encrypted, too"
+
+
+def test_ftp_over_another_tls_is_refused_since_its_certificate_would_not_be_checked() -> None:
+    with pytest.raises(RequestError, match="not spoken over tlsv1_2"):
+        open_store("ftp://127.0.0.1:1/d", {"tls": "tlsv1_2"})
