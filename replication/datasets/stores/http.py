@@ -21,6 +21,7 @@ from replication.datasets.stores.base import Entry, EntryKind, StoreTraits
 from replication.datasets.stores.drivers import Driver, WholeObject
 from replication.error_text import one_line
 from replication.errors import RequestError, StorageError
+from replication.log import redact
 
 _SECOND = 1_000_000_000
 _GONE = (404, 410)
@@ -76,7 +77,7 @@ class HttpDriver(Driver):
             cause = error.__cause__
             if cause is None or getattr(cause, "status", 0) in _GONE or isinstance(cause, FileNotFoundError):
                 raise
-            raise StorageError(f"{path} does not answer: {one_line(cause)}", "Check the address") from None
+            raise StorageError(f"{redact(path)} does not answer: {one_line(cause)}", "Check the address") from None
         is_folder = urlsplit(str(found.get("url", path))).path[-1:] in ("", "/")
         return {**found, "type": "directory" if is_folder else "file"}
 
@@ -131,12 +132,14 @@ def _links(fs: Any, folder: str) -> list[str]:
             left -= len(part)
     if not left:
         raise StorageError(
-            f"the page of {folder} is larger than {_PAGE_BYTES_MAX >> 20} MiB", "Copy its files by a manifest"
+            f"the page of {redact(folder)} is larger than {_PAGE_BYTES_MAX >> 20} MiB", "Copy its files by a manifest"
         )
     try:
         page.feed(b"".join(parts).decode(errors="replace"))
     except (AssertionError, ValueError) as error:  # of what Python's parser does not foresee
-        raise StorageError(f"the page of {folder} cannot be read: {error}", "Copy its files by a manifest") from None
+        raise StorageError(
+            f"the page of {redact(folder)} cannot be read: {error}", "Copy its files by a manifest"
+        ) from None
     found = set()
     for link in page.found:
         with suppress(ValueError):  # of brackets: it is no address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,6 +70,23 @@ def test_a_link_that_is_no_address_does_not_hide_the_files_of_its_page() -> None
 def test_links_of_a_folder_are_found_whether_a_server_quotes_its_name_or_not(folder: str, link: str) -> None:
     page = f'<a href="{link}">x</a> <a href="{link}/below">y</a> <a href="/a">a</a> <a href="/b%28/x">b</a>'
     assert listed(page.encode(), f"http://h/{folder}") == [f"http://h/{folder}/x"]
+
+
+def test_what_is_wrong_with_a_server_is_told_without_the_password_in_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("replication.datasets.stores.http._PAGE_BYTES_MAX", 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://ann:hush@127.0.0.1:{taken.getsockname()[1]}/d"
+    with open_store(address, {"skip_instance_cache": True}) as store, pytest.raises(StorageError) as silent:
+        store.status(RelativePath("a"))
+    with pytest.raises(StorageError) as large:
+        listed(b"<a>", address)
+    with pytest.raises(StorageError) as unread:
+        monkeypatch.undo()
+        listed(b"<![x]>", address)
+    for failed in (silent, large, unread):
+        assert "ann:***@127.0.0.1" in failed.value.what and "hush" not in failed.value.what
 
 
 @pytest.mark.parametrize("marks", ["<![x]>", "<![ ]>", f"<a href='&#{'1' * 5000};'>"])
