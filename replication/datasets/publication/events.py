@@ -142,7 +142,8 @@ def published_events(target: str, file_set: FileSet) -> list[str]:
 
 def failed_event(target: str, file_set: str, reasons: Mapping[str, str]) -> str:
     """The event of a file set that is not published."""
-    return _event("file_set_failed", target, file_set, failures=dict(reasons))
+    failures = {path: redact(reason) for path, reason in reasons.items()}  # drivers quote addresses
+    return _event("file_set_failed", target, file_set, failures=failures)
 
 
 def _event(name: str, target: str, file_set: str, **fields: Any) -> str:
