@@ -16,6 +16,7 @@ from replication.datasets.copying.faults import telling_faults
 from replication.datasets.job import CopyJob, list_into
 from replication.datasets.publication.recording import existing
 from replication.datasets.request import check_target
+from replication.log import redact
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Preview:
 
     def failed(self, path: str, reason: str) -> None:
         """Names that are refused, and what cannot be listed."""
-        self._report("failed", path, 0, reason)
+        self._report("failed", path, 0, redact(reason))  # drivers quote addresses
 
     def unlisted(self, folder: str, reason: str, file_set: str) -> None:
         """Folders that cannot be listed."""

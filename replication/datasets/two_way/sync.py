@@ -38,7 +38,7 @@ from replication.datasets.stores.same_names import name_key
 from replication.datasets.two_way.state import SyncState
 from replication.error_text import one_line
 from replication.errors import RequestError
-from replication.log import get
+from replication.log import get, redact
 
 _log = get(__name__)
 _WAYS = (SyncAction.TO_SECOND, SyncAction.TO_FIRST)
@@ -191,7 +191,7 @@ class TwoWaySync:
             except Exception as error:  # each driver has its own errors
                 if is_temporary(error):
                     raise
-                result.failures[a.path] = one_line(error)
+                result.failures[a.path] = redact(one_line(error))
                 continue
             if is_same:
                 state.change({a.path: Agreed(SideState.of(a), SideState.of(b))}, ())

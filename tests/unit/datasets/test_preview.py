@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,3 +54,17 @@ def test_a_file_that_cannot_be_read_is_told_with_its_store_by_a_comparison(tmp_p
     finder = OneDataset(SingleFileDataset(source, name, name))
     with pytest.raises(StorageError, match="cannot be used: .*Input/output error"):
         compared(CopyJob(source, LocalStore(str(tmp_path / "dst")), finder, CopyConfiguration()))
+
+
+def test_a_preview_does_not_show_the_password_in_an_address_that_a_driver_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(store: LocalStore, folder: RelativePath) -> Iterator[Entry]:
+        raise PermissionError("http://ann:hush@server/")
+
+    write_tree(tmp_path / "src", {"a": b"1"})
+    made, told = job(LocalStore(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))), list[str]()
+    made.report = lambda outcome, path, size, reason: told.append(reason)
+    monkeypatch.setattr(LocalStore, "scan", refused)
+    assert Preview(made).run().found == {"failed": 1}
+    assert told == ["PermissionError: http://ann:***@server/"]
