@@ -11,8 +11,10 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from replication.core.copying.copyable import CopyableFile
@@ -22,6 +24,7 @@ from replication.datasets.stores.base import Parts, SentUpload, Upload, Uploads
 from replication.datasets.stores.drivers import ObjectDriver, WholeObject
 from replication.errors import MissingFileError, UnsafeNameError
 from replication.files.store import direct
+from replication.tls_checks import is_loopback
 
 PART_BYTES_MIN = 8 << 20
 _STORE_BYTES_MIN = 5 << 20  # what S3 takes as a part that is not the last
@@ -45,6 +48,9 @@ class S3Driver(ObjectDriver):
         """No redirect is followed. ValueError for an address that s3fs would cut."""
         if _VERSION in url:
             raise ValueError(f"s3fs would leave out {_VERSION} and what follows")
+        there = urlsplit(options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url") or "")
+        if there.scheme == "http" and not is_loopback(there.hostname or ""):
+            self.traits = replace(self.traits, is_secure=False)
         config = {**direct(url)["config_kwargs"], **options.get("config_kwargs", {})}
         return {**super().opening(url, options), "config_kwargs": config}
 

@@ -187,3 +187,13 @@ def test_timelines_spilled_files_and_duckdb_follow_no_redirect_with_the_token(mo
         s3fs.clear_instance_cache()
         assert {each.headers[TOKEN] for each in asked} == {"of the session"}
         assert stolen == []
+
+
+@pytest.mark.parametrize(
+    ("address", "is_secure"),
+    [("", True), ("https://far", True), ("http://far:9000", False), ("http://127.0.0.1:9000", True)],
+)
+def test_a_store_of_s3_that_is_reached_over_http_is_known_not_to_be_encrypted(address: str, is_secure: bool) -> None:
+    for options in ({"endpoint_url": address}, {"client_kwargs": {"endpoint_url": address}}) if address else ({},):
+        with open_store("s3://lake/x", {"anon": True, "skip_instance_cache": True, **options}) as store:
+            assert store.traits.is_secure == is_secure
