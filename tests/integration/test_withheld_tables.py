@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from peer.receive.definitions import Definitions
 from peer.receive.reception import Reception
 from peer.receive.space import LandingSpace
 from replication.core.definition.schema import TableSpec
@@ -173,3 +174,24 @@ def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_th
     world.west.ledger.tables.drop(next(s.uuid for s in world.west.ledger.tables.all() if s.name == "ops.weather"))
     wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, other) == [(0, 50)]
+
+
+def test_a_table_whose_schema_version_the_peer_lacks_holds_up_no_other_and_comes_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = table("ops.weather")
+    world.east.ledger.tables.create(other)
+    world.east.send_to(world.west, other)
+    has_schema, lacked = Definitions.has_schema, {other.uuid}
+    monkeypatch.setattr(Definitions, "has_schema", lambda d, t, name: t not in lacked and has_schema(d, t, name))
+    world.run()
+    wal = world.east.wal()
+    for n in range(5):
+        wal.append(other, rows(n, 1))
+        wal.append(world.spec, rows(n, 1))
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 5)])
+    assert not world.arrived(wal)
+    wait_until(lambda: any("schema version" in p.error for p in world.east.ledger.files.progress("west")))
+    lacked.clear()
+    wait_until(lambda: world.arrived(wal), timeout_s=30)
+    assert sequences(world.west, other) == [(0, 5)]

@@ -56,7 +56,3 @@ class PeerSchemas:
     def sent(self, used: Sequence[SchemaRef]) -> None:
         """Note that the peer has these versions."""
         self._known.update((table, name) for table, _, name in used)
-
-    def forget(self) -> None:
-        """Forget all versions, because the peer lacks one: each is sent again at its next use."""
-        self._known.clear()

@@ -38,6 +38,7 @@ _NONE = Ranges()
 #: Refusals that concern one table; the others go on.
 _WITHHELD = (
     Reason.UNKNOWN_TABLE,
+    Reason.UNKNOWN_SCHEMA,
     Reason.TABLE_CONFLICT,
     Reason.DISK_FULL,
     Reason.NOT_GRANTED,
@@ -302,9 +303,6 @@ class Shipment:
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)
                 self._report(file, error=str(reply.error()))
-            case Reason.UNKNOWN_SCHEMA:
-                self._schemas.forget()
-                self._bounded_retry(reply, file)
             case Reason.CORRUPT:
                 self._bounded_retry(reply, file)
             case Reason.TOO_LARGE if self._message_bytes > _HALVED_BYTES_MIN:
@@ -359,8 +357,6 @@ class Shipment:
             return  # no longer followed
         followed.refusals += 1
         if followed.refusals > _REFUSALS_MAX:
-            if refusal.reason is not Reason.CORRUPT:
-                raise refusal.error()
             followed.damage = CorruptFrameError(
                 f"{self._peer} finds {file} damaged: {refusal.what}",
                 "The file is read again. If that does not help, restore it, or run walship wal salvage without --yes",
