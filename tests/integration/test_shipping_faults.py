@@ -14,7 +14,7 @@ from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.base import Ack, Data, Reply
-from replication.settings import WorkerSection
+from replication.settings import ReceiverSection, WorkerSection
 from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.opening import Destination, open_shipment
@@ -119,6 +119,40 @@ def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypat
     assert coverage.spans == ((0, 20),)
     for row in west.ledger.files.all():
         assert row.closed and Path(row.path).stat().st_size >= row.length
+    east.close()
+    west.close()
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_messages_that_a_peer_finds_too_large_are_sent_in_smaller_ones(tmp_path: Path, count: int) -> None:
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    wals = [east.wal() for _ in range(count)]
+    for number, wal in enumerate(wals):
+        for n in range(20):
+            wal.append(spec, rows((number * 20 + n) * 1000, 1000))
+    landing = landing_of(west)
+    landing.start()
+    link = MemoryLink(Reception(west.ledger, landing, SeenCluster(), ReceiverSection(message_bytes_max=80 << 10)))
+    limits = WorkerSection(window_bytes=8 << 20, message_bytes_max=512 << 10)
+    context = PeerContext(east.ledger, ProgressLog(east.ledger), limits, Throttle())
+    to = Destination("west", west.cluster, east.ledger.rules.all(), 1, 1)
+    shipment, _ = open_shipment(link, context, to, [wal.file for wal in wals])
+    sources = [Source(wal.row, wal.length, closed=False) for wal in wals]
+    assert all(source.length > 160 << 10 for source in sources)
+    with closing(shipment):
+        for wal in wals:
+            shipment.follow(wal.file, 256, Ranges())
+        deadline = time.monotonic() + 60
+        while not all(shipment.window.files[wal.file].finished(wal.length) for wal in wals):
+            assert time.monotonic() < deadline
+            for source in sources:
+                shipment.step(source)
+            shipment.drain(0.001)
+    landing.stop()
+    assert [coverage.spans for coverage in west.ledger.landing.coverage().values()] == [((0, 20),)] * count
     east.close()
     west.close()
 

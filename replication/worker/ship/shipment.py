@@ -99,6 +99,7 @@ class Shipment:
         self._message_bytes = context.limits.message_bytes_max
         self._files: dict[FileId, _Followed] = {}
         self._unanswered = Counter[tuple[FileId, Span]]()
+        self._sent_larger = set[tuple[FileId, Span]]()  # not answered when messages became smaller
         self._large: FileId | None = None  # its next message needs more room; other files wait for it
         self._readers = FrameReaders()
         self._answered_s = time.monotonic()
@@ -289,7 +290,8 @@ class Shipment:
         file = reply.file
         if file is None:
             raise reply.error()
-        self._check_sent(file, ((reply.begin, reply.end),))
+        sent = file, (reply.begin, reply.end)
+        self._check_sent(file, (sent[1],))
         if reply.reason is not Reason.HOLE and file in self._files:
             self._files[file].holes = 0
         match reply.reason:
@@ -305,8 +307,11 @@ class Shipment:
                 self._report(file, error=str(reply.error()))
             case Reason.CORRUPT:
                 self._bounded_retry(reply, file)
-            case Reason.TOO_LARGE if self._message_bytes > _HALVED_BYTES_MIN:
-                self._message_bytes //= 2
+            case Reason.TOO_LARGE if self._message_bytes > _HALVED_BYTES_MIN or sent in self._sent_larger:
+                if sent not in self._sent_larger:
+                    self._message_bytes //= 2
+                    self._sent_larger = set(self._unanswered)
+                self._sent_larger.discard(sent)
                 self.window.returned(file, reply.begin, reply.end)
             case _:
                 raise reply.error()
