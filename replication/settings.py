@@ -217,12 +217,6 @@ class WorkerSection(_Section):
     window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
     streams_max: PositiveInt = Field(4, description="streams to a peer for large files, at most")
     message_bytes_max: Bytes = Field(2 * _MIB, le=1 << 30, description="size; those that fit CPU caches are fastest")
-    poll_busy_s: Seconds = Field(0.0007, description="without a notifier: poll interval while bytes arrive")
-    poll_idle_s: Seconds = Field(
-        0.01, description="poll interval: with a notifier, while bytes arrive; without one, while none do"
-    )
-    register_interval_s: Seconds = Field(0.05, description="registers new frames in the ledger, without a notifier")
-    progress_interval_s: Seconds = Field(0.1, description="writes what peers have acked to the ledger")
     closed_time_interval_s: Seconds = Field(1.0, description="raises closed time and sends it to peers")
     heartbeat_interval_s: Seconds = Field(1.0, description="looks for new assignments and rules, if none is announced")
     retry_min_s: Seconds = Field(0.2, description="backoff after a first failure of a peer ...")

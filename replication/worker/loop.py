@@ -36,10 +36,13 @@ from replication.worker.periodic import PeriodicTimer, when_asked
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.rules import RulesCache
+from replication.worker.ship.peer_context import NOTIFIED, Polls
 
 _CALL_TIMEOUT_S = 5.0
 _LISTEN_S = 60.0  # whoever stops it notifies, too
 _IDLE_S = 10.0  # a notification may be lost
+_REGISTER_S = 0.05
+_REPORT_S = 0.1
 _log = log.get(__name__)
 
 
@@ -66,8 +69,7 @@ class Worker:
         self._enrolment = Enrolment(config, coordination)
         self._cluster = ledger.cluster
         self._rules = RulesCache(ledger, coordination)
-        section = config.worker
-        self._reporting = PeriodicTimer(section.progress_interval_s, _IDLE_S)
+        self._reporting = PeriodicTimer(_REPORT_S, _IDLE_S)
         self._progress = ProgressLog(ledger, self._reporting.ask)
         self._attempts = AttemptLog(ledger, config.cluster.host, ask=self._reporting.ask)
         self._takeover = Takeover(ledger, coordination)
@@ -76,8 +78,7 @@ class Worker:
         self._notified = threading.Event()
         self._replay = Notifier(str(config.wal_dir), Listening.REPLAY)
         self._master = Notifier(str(config.wal_dir), Listening.MASTER)
-        idle_s = _IDLE_S if self._listener.is_listening else section.register_interval_s
-        self._registering = PeriodicTimer(section.register_interval_s, idle_s)
+        self._registering = PeriodicTimer(_REGISTER_S, _IDLE_S if self._listener.is_listening else _REGISTER_S)
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
@@ -141,10 +142,7 @@ class Worker:
         ]
 
     def _shared(self, ledger: Ledger) -> PeersContext:
-        limits = tail_limits = self._config.worker
-        if self._listener.is_listening:  # writers notify, and registering wakes: polling can be slow
-            slow = {"poll_busy_s": limits.poll_idle_s, "poll_idle_s": limits.register_interval_s}
-            tail_limits = limits.model_copy(update=slow)
+        limits = self._config.worker
         retries = (limits.retry_min_s, limits.retry_max_s)
         connector = PeerConnector(self._connect, self._role_epoch, self._attempts, *retries, self._learn)
         return PeersContext(
@@ -154,8 +152,7 @@ class Worker:
             self._progress,
             connector,
             limits,
-            tail_limits,
-            _IDLE_S if self._listener.is_listening else 0.0,
+            NOTIFIED if self._listener.is_listening else Polls(),
         )
 
     def _wake_to_stop(self) -> None:

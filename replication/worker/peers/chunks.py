@@ -174,7 +174,7 @@ class ChunkStep:
                 break
             moved = shipment.step(source)
             before = shipment.acked_bytes
-            waiting_s = 0.0 if moved and window.free_bytes else self._context.limits.poll_idle_s
+            waiting_s = 0.0 if moved and window.free_bytes else self._context.polls.idle_s
             if shipment.drain(waiting_s) and shipment.acked_bytes:
                 self.shipped_bytes += shipment.acked_bytes - before
                 self.loop.progressed()

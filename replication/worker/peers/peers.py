@@ -16,7 +16,7 @@ from replication.worker.peers.chunks import Chunks, ChunkStep
 from replication.worker.peers.loop import PeerConnector, PeerLoop
 from replication.worker.peers.tail import TailStep
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.peer_context import PeerContext
+from replication.worker.ship.peer_context import PeerContext, Polls
 from replication.worker.ship.throttle import Throttle
 
 
@@ -48,7 +48,7 @@ class PeerThreads:
 
 @dataclass(frozen=True, slots=True)
 class PeersContext:
-    """What the threads of all peers share. ``tail_limits`` polls less often than ``limits`` when writers notify."""
+    """What the threads of all peers share; ``polls`` are the tails'."""
 
     name: str
     ledger: Ledger
@@ -56,8 +56,7 @@ class PeersContext:
     progress: ProgressLog
     connector: PeerConnector
     limits: WorkerSection
-    tail_limits: WorkerSection
-    poll_caught_up_s: float
+    polls: Polls
 
 
 class Peers:
@@ -123,8 +122,7 @@ class Peers:
         throttle.set_rate(rate)
         context = PeerContext(shared.ledger, shared.progress, shared.limits, throttle)
         make = partial(ChunkStep, context=context, connector=shared.connector)
-        tail_context = replace(context, limits=shared.tail_limits, poll_caught_up_s=shared.poll_caught_up_s)
-        tailing = TailStep(tail, term, shared.files, tail_context, shared.connector)
+        tailing = TailStep(tail, term, shared.files, replace(context, polls=shared.polls), shared.connector)
         streams = ChunkStreams(tail, chunks, term, make, shared.limits.streams_max)
         on_loss = (tailing.loop.wake, streams.reread)
         applied = AppliedPoll(tail, shared.name, shared.ledger, shared.progress, shared.connector, on_loss)

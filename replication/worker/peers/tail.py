@@ -172,8 +172,7 @@ class _TailPass:
 
     def run(self) -> None:
         """Ship new bytes of every file until the loop is woken, or until it is time to retry refused tables."""
-        step, shipment, limits = self._step, self._shipment, self._step.context.limits
-        caught_up_s = step.context.poll_caught_up_s
+        step, shipment, polls = self._step, self._shipment, self._step.context.polls
         opened_s, busy_until_s = time.monotonic(), 0.0
         reported: FrameFilter | None = None
         while not step.loop.is_woken:
@@ -188,9 +187,9 @@ class _TailPass:
                 busy_until_s = now_s + _BUSY_S
             is_awaiting = bool(shipment.window.in_flight_bytes or shipment.selection.withheld)
             is_busy = now_s < busy_until_s or shipment.window.in_flight_bytes
-            waiting_s = limits.poll_busy_s if is_busy else limits.poll_idle_s
-            if is_caught_up and caught_up_s > limits.poll_idle_s:  # replies and notifications end the wait
-                waiting_s = min(caught_up_s, _LOOK_S) if is_awaiting else caught_up_s
+            waiting_s = polls.busy_s if is_busy else polls.idle_s
+            if is_caught_up and polls.caught_up_s > polls.idle_s:  # replies and notifications end the wait
+                waiting_s = _LOOK_S if is_awaiting else polls.caught_up_s
             if shipment.drain(0.0 if moved and shipment.window.free_bytes else waiting_s) and shipment.acked_bytes:
                 step.loop.progressed()
             if shipment.selection is not reported:

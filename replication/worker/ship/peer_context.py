@@ -14,14 +14,27 @@ WITHHELD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class PeerContext:
-    """``throttle`` holds the peer's rate on this host; ``progress`` takes reports of files at the peer.
+class Polls:
+    """How long a stream waits until it looks for bytes again: while bytes arrive, while none do.
 
-    A tail that has sent all there is polls every ``poll_caught_up_s``, if that is longer than ``poll_idle_s``.
+    Once all there is was sent, it waits for ``caught_up_s``, if that is longer.
     """
+
+    busy_s: float = 0.0007
+    idle_s: float = 0.01
+    caught_up_s: float = 0.0
+
+
+#: Where writers notify, and registering wakes the tail.
+NOTIFIED = Polls(busy_s=0.01, idle_s=0.05, caught_up_s=10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerContext:
+    """``throttle`` holds the peer's rate on this host; ``progress`` takes reports of files at the peer."""
 
     ledger: Ledger
     progress: ProgressLog
     limits: WorkerSection
     throttle: Throttle
-    poll_caught_up_s: float = 0.0
+    polls: Polls = Polls()
