@@ -238,6 +238,18 @@ def test_a_move_replaces_and_leaves_nothing_behind(store: Store) -> None:
     assert store.status(RelativePath("staging/new")) is None
 
 
+def test_a_file_that_is_kept_under_another_name_stays_when_it_is_replaced(store: Store) -> None:
+    path, kept = RelativePath("a/file"), RelativePath("kept/a/file")
+    write(store, path, b"old")
+    store.make_folder(kept.parent)
+    store.keep(path, kept)
+    if store.status(path) is not None:  # where a file can have two names, or is copied, it may be kept again
+        store.keep(path, kept)
+    write(store, "staging/new", b"new")
+    store.move(RelativePath("staging/new"), path)
+    assert (read(store, path), read(store, kept)) == (b"new", b"old")  # 000-36
+
+
 def test_a_move_into_a_missing_folder_tells_that_it_is_missing(store: Store) -> None:
     if isinstance(store, FsspecStore) and store.url.startswith(("memory:", "s3:")):
         return  # these need no folders

@@ -1,13 +1,27 @@
 """WAL files looked at offline."""
 
+from hashlib import sha256
 from pathlib import Path
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from peer.frames.check import check_file, open_wal
-from replication.core.frame import FILE_HEADER_BYTES
+from peer.frames.check import Checked, check_file, open_wal
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    ZERO_HASH,
+    Codec,
+    FrameKind,
+    SealedHeader,
+    encode_envelope,
+    encode_file_header,
+    encode_sealed_header,
+    stream_hash,
+)
+from replication.core.ids import ClusterId, FileId
 from replication.errors import MissingFileError
 
+FILE = FileId(ClusterId("east", uuid5(NAMESPACE_OID, "east")), "h0", 1)
 GOLDEN = Path(__file__).parents[2] / "golden" / "version1.wal"
 
 
@@ -58,6 +72,36 @@ def test_a_file_shorter_than_the_ledger_says_is_a_problem(tmp_path):
         length, last = view.length, list(view.frames())[-1]
     (tmp_path / "short.wal").write_bytes(GOLDEN.read_bytes()[: last.begin + 10])
     assert "cut short" in check_file(tmp_path / "short.wal", registered=length).problems[0]
+
+
+def sealed(sequence: int, previous: bytes, content: bytes = b"row") -> bytes:
+    """The sealed header of a frame of the one stream of ``FILE``."""
+    place = FrameKind.DATA, Codec.NONE, uuid5(NAMESPACE_OID, "table"), "default", FILE, sequence, 1, 7, 7, 1, bytes(32)
+    return encode_sealed_header(SealedHeader(*place, previous, sha256(content).digest(), len(content)))
+
+
+def checked(folder: Path, *frames: tuple[int, bytes, bytes]) -> Checked:
+    parts = [encode_file_header(FILE, 1)]
+    for frame in frames:
+        head, content = sealed(*frame), frame[2]
+        parts.append(encode_envelope((FILE.cluster,), len(head) + len(content)) + head + content)
+    (folder / "made.wal").write_bytes(b"".join(parts))
+    return check_file(folder / "made.wal")
+
+
+def test_frames_that_come_twice_are_counted_and_other_content_or_a_broken_chain_is_a_problem(tmp_path):
+    first = (0, ZERO_HASH, b"row")
+    second = (1, stream_hash(sealed(*first)), b"row")
+    third = (2, stream_hash(sealed(*second)), b"row")
+    assert checked(tmp_path, first, second, third).problems == ()
+    again = checked(tmp_path, first, second, first, second, third)
+    assert (again.problems, again.frames, again.repeated, again.rows) == ((), 5, 2, 3)
+    (problem,) = checked(tmp_path, first, second, (*second[:2], b"other")).problems
+    assert "occurs twice, with other content" in problem
+    (problem,) = checked(tmp_path, first, (*second[:2], b"other"), third).problems
+    assert "hash chain" in problem
+    (problem,) = checked(tmp_path, (0, b"x" * 32, b"row")).problems
+    assert "has the hash of a frame before it" in problem
 
 
 def test_an_empty_file_is_a_problem_and_a_missing_one_an_error(tmp_path):
