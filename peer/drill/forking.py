@@ -10,13 +10,13 @@ from peer.drill.instant import Histories, TableTime, choose_instant, pin, table_
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, MissingFileError, RequestError, UnknownTableError
 from replication.ledger.base import Drill, Ledger
-from replication.log import get
+from replication.retries import repeated_on
 from replication.tables.base import History
 from replication.tables.catalog.catalog import IcebergCatalog
 from replication.tables.layout import CHANGES, TOMBSTONES
 
 _TRIES = 5
-_log = get(__name__)
+_MOVED = (CommitConflictError, MissingFileError, UnknownTableError)
 
 
 def make_fork(catalog: IcebergCatalog, ledger: Ledger, drill: Drill, write_bytes_max: int) -> Fork:
@@ -25,14 +25,11 @@ def make_fork(catalog: IcebergCatalog, ledger: Ledger, drill: Drill, write_bytes
     Raises:
         RequestError: no table can be forked, or snapshots expired each time before they could be tagged.
     """
-    problem: Exception | None = None
-    for _ in range(_TRIES):
-        try:
-            return _forked(catalog, ledger, drill, write_bytes_max)
-        except (CommitConflictError, MissingFileError, UnknownTableError) as error:
-            _log.warning("fork_tried_again", drill=drill.id, reason=str(error))
-            problem = error
-    raise RequestError(f"the tables changed {_TRIES} times while they were forked: {problem}", "Run the drill again")
+    try:
+        return _forked(catalog, ledger, drill, write_bytes_max)
+    except _MOVED as error:
+        what = f"the tables changed {_TRIES} times while they were forked: {error}"
+        raise RequestError(what, "Run the drill again") from error
 
 
 def remove_fork(catalog: IcebergCatalog, ledger: Ledger, drill: Drill, *, keep_tags: bool) -> None:
@@ -62,6 +59,7 @@ def table_times(
     }
 
 
+@repeated_on(*_MOVED, times=_TRIES)
 def _forked(catalog: IcebergCatalog, ledger: Ledger, drill: Drill, write_bytes_max: int) -> Fork:
     specs = ledger.tables.all()
     before = {spec.name: catalog.history(spec.name) if catalog.has(spec) else None for spec in specs}

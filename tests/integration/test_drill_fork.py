@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from peer.drill import forking
 from peer.drill.fork import Fork
 from peer.drill.forking import make_fork, remove_fork
+from peer.drill.instant import pin
 from peer.drill.session import OpenFork
 from peer.tables.maintenance import drop_scratch, tidy
 from peer.tables.read import read
@@ -66,6 +68,23 @@ def test_every_table_is_forked_at_one_time_while_replay_and_folds_go_on(site: Fo
         assert read(site.tables, changed).read_all().num_rows == 2
         assert (rows_of(fork, folded), rows_of(fork, changed), rows_of(fork, log)) == (*before, {"a": 1})
     assert {row["v"] for row in read(site.tables, folded).read_all().to_pylist()} >= {100}
+
+
+@pytest.mark.parametrize("times", [4, 5])
+def test_a_fork_is_tried_again_when_snapshots_expire_while_it_is_made(
+    site: ForkSite, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    spec = site.table(keyed("ops.t"))
+    site.put(spec, {"k": "a", "v": 1})
+    site.replay()
+    gone = iter(range(times))
+    monkeypatch.setattr(forking, "pin", lambda *given: pin(*given) if next(gone, None) is None else None)
+    if times == 5:
+        with pytest.raises(RequestError, match=r"changed 5 times while they were forked: .* have expired"):
+            site.fork()
+        return
+    with site.fork() as fork:
+        assert rows_of(fork, spec) == {"a": 1}
 
 
 def test_a_probe_changes_rows_in_sql_and_nobody_else_sees_it(site: ForkSite) -> None:  # scenario 28

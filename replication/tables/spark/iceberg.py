@@ -213,10 +213,6 @@ class IcebergTables:
             with self._spark.use() if (rows.size or 0) > self.round_bytes else contextlib.nullcontext():
                 (outcomes,), *_ = self._write([plan_write(loaded, name, rows)], f"fold: {name}", None)
             return replace_files(loaded, written_files(loaded.io, outcomes), expect, summary)
-        if expect is None and shape is None:
-            snapshot = self.append(name, rows, None, summary)
-            assert snapshot is not None, "rows in memory are always committed, even none"
-            return snapshot
         if isinstance(gone, pa.Table) and isinstance(rows, pa.Table):
             loaded = self._catalog.load(name)
             if fits(loaded):
