@@ -251,7 +251,6 @@ class ReceiverSection(_Section):
     )
     landing_bytes_max: Bytes = Field(64 << 30, description="refuses more while this much waits for replay")
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more while less is free")
-    group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="how long an fdatasync waits for more to sync")
     commit_ahead_max_s: Age = Field(86400.0, description="refuses commit times further ahead of the clock here")
     folders: dict[str, SharedFolder] = Field(
         default_factory=dict,

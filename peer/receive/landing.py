@@ -65,7 +65,7 @@ class Landing:
         self.received = Received(ledger)
         self.space = LandingSpace(ledger, limits)
         self.senders = SenderStates(max(2, (os.cpu_count() or 1) // 2), limits.fault_s)
-        self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
+        self._queue = LandingQueue(limits.queue_bytes_max)
         self.refused = RefusedCounts(ledger, limits.host, self._queue.wake)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._diverged = DivergedFrames(ledger)

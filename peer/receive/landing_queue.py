@@ -87,12 +87,10 @@ class LandingQueue:
 
     Args:
         bytes_max: the maximum of queued bytes; ``put`` blocks beyond it, a sender of less than an eighth excepted.
-        delay_s: how long a group waits for more messages.
     """
 
-    def __init__(self, bytes_max: int, delay_s: float) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._delay_s = delay_s
         self._queues: dict[str, _OfSender] = {}
         self._served = 0  # where the turn is
         self._bytes = 0
@@ -141,8 +139,6 @@ class LandingQueue:
             if not self._queues and not self._stopping and not self._is_woken:
                 self._changed.wait(idle_s)
             self._is_woken = False
-            if self._queues and self._delay_s and not self._stopping:
-                self._changed.wait_for(lambda: self._stopping, self._delay_s)
             group: list[Item] = []
             size = 0
             while self._queues and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):

@@ -10,9 +10,8 @@ class LandingLimits:
     """The directories and limits of landing on one host.
 
     A landing file is closed at ``file_bytes_max``, or after ``idle_s`` without bytes. ``queue_bytes_max`` limits the
-    bytes queued for the disk, ``waiting_bytes_max`` the landed bytes that wait for replay. ``group_delay_s`` is how
-    long a group waits for more messages. ``fault_s`` is how long a sender's stream waits after a refused message,
-    once there were many.
+    bytes queued for the disk, ``waiting_bytes_max`` the landed bytes that wait for replay. ``fault_s`` is how long a
+    sender's stream waits after a refused message, once there were many.
     """
 
     directory: str
@@ -24,5 +23,4 @@ class LandingLimits:
     file_bytes_max: int = 256 << 20
     idle_s: float = 60.0
     queue_bytes_max: int = 32 << 20
-    group_delay_s: float = 0.0
     fault_s: float = 0.5

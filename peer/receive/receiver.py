@@ -199,5 +199,4 @@ def _limits(config: Config) -> LandingLimits:
         disk_free_min_bytes=config.receiver.disk_free_min_bytes,
         waiting_bytes_max=config.receiver.landing_bytes_max,
         file_bytes_max=config.writer.wal_bytes_max,
-        group_delay_s=config.receiver.group_delay_s,
     )

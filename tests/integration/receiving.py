@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from peer.receive.landing_queue import Item, LandingQueue
 from peer.receive.receiver import Receiver
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
@@ -19,6 +21,17 @@ from tests.frames_on_disk import registered
 from tests.hostile import of_other_users
 from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site, rows, table
+
+
+def gather(patch: pytest.MonkeyPatch) -> None:
+    """Have messages wait for 0.3 s before they land, so that several land together."""
+    take = LandingQueue.take
+
+    def taken(queue: LandingQueue, idle_s: float = 1.0) -> list[Item] | None:
+        time.sleep(0.3)
+        return take(queue, 0.0)
+
+    patch.setattr(LandingQueue, "take", taken)
 
 
 class Pair:

@@ -45,7 +45,7 @@ from shell.status.page import show_status
 from tests.fakes.tables import MemoryTables
 from tests.hostile import memory_below
 from tests.integration.conftest import Warehouse
-from tests.integration.receiving import Pair, answer, refused
+from tests.integration.receiving import Pair, answer, gather, refused
 from tests.integration.replay_site import Site, settle
 from tests.waiting import wait_until
 
@@ -89,8 +89,9 @@ def shown(pair: Pair, capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().err
 
 
-def test_a_frame_without_room_for_another_hop_is_refused_alone(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, receiver={"group_delay_s": 0.3})
+def test_a_frame_without_room_for_another_hop_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gather(monkeypatch)
+    pair = Pair(tmp_path)
     with pair.west.receiver() as receiver:
         session = pair.ship(receiver)
         hops = [ClusterId(f"c{n}", uuid4()) for n in range(HOPS_MAX)]
@@ -169,7 +170,8 @@ def test_an_error_that_no_check_foresaw_refuses_the_item_and_lands_the_others(
         monkeypatch.setattr(LandingFile, "write", writing)
     else:
         monkeypatch.setattr(SqlRegistration, "register", registering)
-    pair = Pair(tmp_path, receiver={"group_delay_s": 0.3})
+    gather(monkeypatch)
+    pair = Pair(tmp_path)
     with pair.west.receiver() as receiver:
         session = pair.ship(receiver)
         for _ in range(2):  # the sender sends it again

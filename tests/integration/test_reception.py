@@ -27,7 +27,7 @@ from replication.files.local import LocalFiles
 from replication.link.base import Ack, Data, FileStatus, Reason, Refusal
 from shell.cli.render import Printer
 from shell.status.page import show_status
-from tests.integration.receiving import Pair, answer, refused
+from tests.integration.receiving import Pair, answer, gather, refused
 from tests.sites import rows, table
 from tests.waiting import wait_until
 
@@ -331,8 +331,9 @@ def test_tells_where_it_listens(pair: Pair, receiver: Receiver) -> None:
     assert pair.links == [] and receiver.address.startswith("127.0.0.1:")
 
 
-def test_a_landing_file_rolls_in_the_middle_of_a_group(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, writer={"wal_bytes_max": 900}, receiver={"group_delay_s": 0.3})
+def test_a_landing_file_rolls_in_the_middle_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gather(monkeypatch)
+    pair = Pair(tmp_path, writer={"wal_bytes_max": 900})
     with pair.west.receiver() as receiver:
         session = pair.ship(receiver)
         begin = 256

@@ -233,9 +233,9 @@ def test_every_key_says_what_it_is(tmp_path: Path) -> None:
 
 def test_times_beyond_what_clocks_count_are_refused(tmp_path: Path) -> None:
     text = "[cluster]\nname = 'east'\n[worker]\nack_timeout_s = 9e19\n[writer]\nwal_age_max_s = 9e19\n"
-    said = problems_of(write(tmp_path, text + "[receiver]\ngroup_delay_s = 1e9\n"))
+    said = problems_of(write(tmp_path, text + "[replay]\nspark_idle_s = 1e9\n"))
     assert "worker.ack_timeout_s: Input should be less than or equal to 1209600" in said
-    assert "writer.wal_age_max_s" in said and "receiver.group_delay_s" in said
+    assert "writer.wal_age_max_s" in said and "replay.spark_idle_s" in said
     unbounded = [
         f"{section}.{key}"
         for section, field in Config.model_fields.items()

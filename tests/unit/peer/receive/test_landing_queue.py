@@ -33,7 +33,7 @@ def names(group: list[Item] | None) -> list[str]:
 @pytest.mark.parametrize("size", [MIB, 16 << 10])
 def test_a_sender_gets_every_second_turn_beside_one_that_has_filled_the_queue(size: int) -> None:
     """Its messages land as if the other one had one stream, however many wait of that."""
-    queue = LandingQueue(64 * MIB, 0)
+    queue = LandingQueue(64 * MIB)
     for number in range(48):
         queue.put(item("hostile", size, number))
     for number in range(16):
@@ -45,7 +45,7 @@ def test_a_sender_gets_every_second_turn_beside_one_that_has_filled_the_queue(si
 
 
 def test_large_messages_of_one_wait_for_as_many_bytes_of_the_other() -> None:
-    queue = LandingQueue(64 * MIB, 0)
+    queue = LandingQueue(64 * MIB)
     for number in range(8):
         queue.put(item("hostile", 4 * MIB, number))
     for number in range(32):
@@ -60,7 +60,7 @@ def test_closed_notices_count_as_what_they_take_decoded() -> None:
     streams = tuple((StreamId(FileId(CLUSTERS["hostile"], "h0", n), NIL_UUID, ""), 1) for n in range(1000))
     incoming = replace(item("hostile", 10).incoming, notices=((CLUSTERS["hostile"], ClosedNotice(1, streams)),))
     assert incoming.size > 400_000
-    queue = LandingQueue(MIB, 0)
+    queue = LandingQueue(MIB)
     threads = [
         threading.Thread(target=queue.put, args=[Item(incoming, 1, lambda _: None)], daemon=True) for _ in range(4)
     ]
@@ -73,7 +73,7 @@ def test_closed_notices_count_as_what_they_take_decoded() -> None:
 
 
 def test_who_waited_for_nothing_gets_no_turns_in_advance() -> None:
-    queue = LandingQueue(64 * MIB, 0)
+    queue = LandingQueue(64 * MIB)
     for number in range(20):
         queue.put(item("hostile", MIB, number))
         queue.take()
@@ -84,10 +84,10 @@ def test_who_waited_for_nothing_gets_no_turns_in_advance() -> None:
 
 
 def test_the_messages_of_one_sender_keep_their_order() -> None:
-    queue = LandingQueue(8 * MIB, 0)
+    queue = LandingQueue(8 * MIB)
     for number in range(7):
         queue.put(item("honest", MIB, number))
-    queue.put(item("third", MIB, 0))
+    queue.put(item("third", MIB))
     taken = queue.take() or []
     begins = [each.incoming.data.begin for each in taken if each.incoming.data.file.cluster.name == "honest"]
     assert begins == sorted(begins) and len(taken) == 8
@@ -100,7 +100,7 @@ def blocked(queue: LandingQueue, make: Callable[[], Item]) -> threading.Thread:
 
 
 def test_a_full_queue_holds_up_who_filled_it_and_the_others_have_an_eighth_each() -> None:
-    queue = LandingQueue(8 * MIB, 0)
+    queue = LandingQueue(8 * MIB)
     for number in range(8):
         queue.put(item("hostile", MIB, number))
     waiting = blocked(queue, lambda: item("hostile", MIB, 9))
@@ -117,7 +117,7 @@ def test_a_full_queue_holds_up_who_filled_it_and_the_others_have_an_eighth_each(
 
 
 def test_what_is_queued_is_settled_once_its_group_has_landed() -> None:
-    queue = LandingQueue(8 * MIB, 0)
+    queue = LandingQueue(8 * MIB)
     queue.put(item("hostile", MIB))
     queue.put(item("honest", MIB))
     settled = threading.Event()
@@ -150,7 +150,7 @@ def test_few_messages_of_one_sender_are_checked_at_once_over_all_its_streams() -
 
 
 def test_who_waits_for_messages_is_woken_without_one() -> None:
-    queue = LandingQueue(64 * MIB, 0)
+    queue = LandingQueue(64 * MIB)
     queue.wake()
     assert queue.take(3600.0) == [], "it was woken before"
     taken: list[list[Item] | None] = []
