@@ -130,12 +130,9 @@ class LinkServicer:
             return ask(self._caller(context))
         except PeerRefusedError as error:
             refuse(context, error)
-        except ReplicationError as error:
-            end = refusals.ending(_there(error), error.hint)
         except Exception as error:
-            unforeseen = _unforeseen(error)
-            end = f"{unforeseen.what}\n{unforeseen.remedy}"
-        context.abort(grpc.StatusCode.ABORTED, end)
+            failed = _refusal(error)
+        context.abort(grpc.StatusCode.ABORTED, refusals.ending(failed.what, failed.remedy))
         raise AssertionError("abort raises")
 
     def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -270,20 +267,11 @@ def _refusal(error: Exception) -> Refusal:
     """What goes wrong here, as the caller hears of it."""
     if isinstance(error, PeerRefusedError):
         return Refusal.of(error)
-    if not isinstance(error, ReplicationError):
-        return _unforeseen(error)
-    _log.warning("call_failed", error=str(error))
-    return Refusal(Reason.NOT_READY, _there(error), error.hint)
-
-
-def _unforeseen(error: Exception) -> Refusal:
-    """An error that no check foresaw, as the caller hears of it."""
-    _log.error("call_broken", error=repr(error), exc_info=error)
+    if isinstance(error, ReplicationError):
+        _log.warning("call_failed", error=str(error))
+        return Refusal(Reason.NOT_READY, f"the receiver answers: {error.what}", error.hint)
+    _log.error("call_broken", error=repr(error), exc_info=error)  # no check foresaw it
     return Refusal(Reason.NOT_READY, f"{type(error).__name__} in the receiver", "Its log has the error")
-
-
-def _there(error: ReplicationError) -> str:
-    return f"the receiver answers: {error.what}"
 
 
 def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:
@@ -319,10 +307,5 @@ def _taken(raw: bytes, inbound: Inbound) -> Refusal | None:
         return None
     except FormatError as error:
         return Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again")
-    except PeerRefusedError as error:
-        return Refusal.of(error)
-    except ReplicationError as error:
-        _log.warning("stream_failed", error=str(error))
-        return Refusal(Reason.NOT_READY, error.what, error.hint)
     except Exception as error:
-        return _unforeseen(error)
+        return _refusal(error)

@@ -114,6 +114,28 @@ def test_a_failure_here_reaches_the_caller_with_its_hint(
     )
 
 
+def test_an_error_that_nobody_foresaw_is_an_answer_and_not_shown_to_the_caller(
+    server: grpc_testing.Server, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> NoReturn:
+        raise ZeroDivisionError("a secret of this host")
+
+    for name in ("describe", "open_route"):
+        monkeypatch.setattr(service, name, failing)
+    _, code, details = call(server, "Describe", b"")
+    told = ("ZeroDivisionError in the receiver", "Its log has the error")
+    assert (code, details) == (grpc.StatusCode.ABORTED, "\n".join(told))
+    refusal = refusal_of_route(call(server, "OpenRoute", open_route())[0])
+    assert (refusal.reason, refusal.what, refusal.remedy) == (Reason.NOT_READY, *told)
+    rpc = stream(server, "Ship", wire.encode_request(HELLO))
+    rpc.take_response()
+    monkeypatch.setattr("replication.link.grpc_servicer.wire.decode_request", failing)
+    rpc.send_request(wire.encode_request(data(300, 400, b"frames")))
+    refusal = wire.decode_reply(rpc.take_response())
+    assert isinstance(refusal, Refusal) and (refusal.reason, refusal.what, refusal.remedy) == (Reason.NOT_READY, *told)
+    rpc.termination()
+
+
 def test_a_stream_opens_acks_and_ends_with_the_caller(server: grpc_testing.Server, service: Service) -> None:
     rpc = stream(server, "Ship", wire.encode_request(HELLO))
     opened = wire.decode_reply(rpc.take_response())
