@@ -10,8 +10,8 @@ from peer.derive.hooks import LOST, Hook, dropped_source, load, lost_position, v
 from peer.derive.names import as_known, check_key, fitted, shown_schema
 from replication.core.definition.aging import MAX_AGE
 from replication.core.definition.define import cell_table, typed_table
-from replication.core.definition.schema import DEFAULT_GROUP, TableSpec
-from replication.errors import HookError, RequestError, SchemaError
+from replication.core.definition.schema import TableSpec
+from replication.errors import HookError, RequestError
 from replication.ledger.base import Derivation, Ledger
 
 
@@ -101,8 +101,6 @@ def _defined(ledger: Ledger, name: str, source: TableSpec, hook: Hook, history_s
         spec = cell_table(name, uuids=uuids, history_s=history_s)
     else:
         spec = typed_table(name, made, source.key, uuids=uuids, history_s=history_s)
-        if len(spec.groups) != 1 or spec.groups[0].name != DEFAULT_GROUP:
-            raise SchemaError(f"{name} would not be a table of one group")
     aging = {key: setting for key, setting in source.settings.items() if key.partition("@")[0] == MAX_AGE}
     return replace(spec, derived=ledger.cluster.name, settings=aging)
 

@@ -168,3 +168,21 @@ def test_what_chunks_failed_with_is_forgotten_once_they_were_taken_back(tmp_path
         world.run()
         world.open()
         wait_until(lambda: world.status().sending[0].state == "sending")
+
+
+def test_a_file_that_is_retired_while_it_moves_leaves_no_object_and_a_part_that_was_copied_back_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        (wal,), store = registered(world, 0), RemoteStore(f"file://{tmp_path}/store")
+        spiller = relay_spiller(world, store)
+        part = Path(f"{wal.path}.part")
+        part.write_bytes(b"an earlier worker died as it copied this")
+        with monkeypatch.context() as patch:
+            patch.setattr(world.east.ledger.files, "move", lambda *_: False)  # as of a file that is not there any more
+            spiller.run_once()
+        below = f"{world.east.cluster.name}-{world.east.cluster.incarnation}/h0"
+        assert store.names(below) == [] and Path(wal.path).exists() and not part.exists()
+        spiller.run_once()
+        assert world.stored(wal) and len(store.names(below)) == 1
