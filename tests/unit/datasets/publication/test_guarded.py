@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.publication.moves import Listed, Move, MovedFile, are_made, guarded, make_all
 from replication.datasets.publication.steps import CopySite, PublishFileSet, RemoveExtras
 from replication.datasets.stores.local import LocalStore
-from replication.errors import ChangedFileError, CopyError
+from replication.errors import ChangedFileError, CopyError, MissingFileError
 from tests.copying import read_tree, write_tree
 
 
@@ -51,6 +53,17 @@ def test_a_file_that_is_as_it_was_listed_or_gone_is_replaced(target: LocalStore,
     make_all(target, [expected], None)
     assert read_tree(Path(target.root))["a/x"] == b"new"
     assert are_made(target, [expected], read=False, range_bytes=1)
+
+
+@pytest.mark.parametrize("move", [replace(FILE, destination="b/c/x"), replace(FOLDER, destination="b/c")])
+def test_a_folder_that_is_missing_by_the_time_of_the_move_is_made(target: LocalStore, move: Move) -> None:
+    for _ in range(2):  # the second time it is made already
+        make_all(target, [move], None)
+        assert read_tree(Path(target.root))["b/c/x"] == b"new"
+    shutil.rmtree(f"{target.root}/b")
+    if move.is_folder:
+        with pytest.raises(MissingFileError, match="b/c was published, and was removed since"):
+            make_all(target, [move], None)
 
 
 def test_a_file_that_appeared_is_not_replaced(target: LocalStore) -> None:
