@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from replication.errors import StorageError
+from replication.tls_checks import is_loopback
 
 _FILES = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 _REVOKED = "@revoked"
@@ -27,7 +28,7 @@ class _Line(NamedTuple):
 
 
 class KnownHosts(_paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """Refuses a server whose key is unknown, revoked, or another one than its known key."""
+    """Refuses a server whose key is revoked, another one than its known key, or, off loopback, unknown."""
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
         """Return if the key of ``HOST`` or ``[HOST]:PORT`` is known, else close the connection and raise StorageError.
@@ -41,6 +42,8 @@ class KnownHosts(_paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             return
         client.close()
         others = [line for line in found if _is_of(line, hostname) and line.kind == key.get_name()]
+        if is_loopback(host) and not mine and not others:  # no other machine can answer
+            return
         why = "is revoked" if mine else "is not the known one" if others else "is not known here"
         add = f"If it is that, run: ssh-keyscan -p {port} {shlex.quote(host)} >> {_FILES[0]}"
         raise StorageError(
