@@ -32,6 +32,7 @@ from replication.errors import FormatError, SchemaError
 _KINDS = ("typed", "cell")
 _TEXT_MAX = 4 << 20
 _COLUMNS_MAX = 10_000
+_KEYS_BYTES_MAX, _FIELD_BYTES = 64 << 20, 256  # of the key in the schema versions of all groups, each of which has it
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of columns, perhaps of dropped ones
 _SORT = re.compile(rf"{_UUID}(?: desc)?(?:,{_UUID}(?: desc)?)*\Z")
 #: Iceberg's properties that a peer may set here.
@@ -89,8 +90,8 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         yield "its name is not text"
     if spec.kind not in _KINDS:
         yield f"{str(spec.kind)[:40]!r} is not a kind of table"
-    if max(map(len, (spec.columns, spec.groups, spec.settings, spec.key, spec.partition, spec.sort))) > _COLUMNS_MAX:
-        yield f"it has more than {_COLUMNS_MAX} columns, groups, properties, or parts of its key, partition or order"
+    if too_large := _too_large(spec):
+        yield too_large
         return
     if type(spec.history_s) is int:
         yield from history_problems(spec.history_s)
@@ -129,6 +130,14 @@ def _problems(spec: TableSpec) -> Iterator[str]:
             yield from _setting_problems(spec, name, value)
     texts = [*spec.properties.items(), *((name, setting.value) for name, setting in spec.settings.items())]
     yield from (f"property {str(name)[:80]!r} is not text" for name, value in texts if not _is_text(name, value))
+
+
+def _too_large(spec: TableSpec) -> str:
+    if max(map(len, (spec.columns, spec.groups, spec.settings, spec.key, spec.partition, spec.sort))) > _COLUMNS_MAX:
+        return f"it has more than {_COLUMNS_MAX} columns, groups, properties, or parts of its key, partition or order"
+    if sum(_FIELD_BYTES + len(name) for name in spec.key) * len(spec.groups) > _KEYS_BYTES_MAX:
+        return f"it has {len(spec.groups)} groups, too many for a key of {len(spec.key)} columns"
+    return ""
 
 
 def _is_count(value: object) -> bool:

@@ -239,3 +239,23 @@ def test_a_definition_with_a_wide_key_many_dropped_columns_and_a_long_order_take
     taken = foreign_table(text)
     assert join(taken, taken).by_uuid == spec.by_uuid
     assert time.thread_time() - begun_s < 4
+
+
+def test_a_definition_whose_groups_would_each_repeat_a_wide_key_is_refused_before_they_are_made() -> None:
+    """Three megabytes of definition made gigabytes of schema versions, in the receiver and in its ledger."""
+    wide, groups = [f"k{n}" for n in range(600)], [f"g{n}" for n in range(600)]
+    schema = pa.schema([(name, pa.int64()) for name in (*wide, *groups)])
+    spec = typed_table("t.r", schema, wide, uuids=iter(uuid4, None), groups={name: [name] for name in groups})
+    with pytest.raises(FormatError, match="600 groups, too many for a key of 600 columns"):
+        foreign_table(spec.to_json())
+    long = typed_table(
+        "t.r",
+        pa.schema([("k" * 60_000, pa.int64()), *schema]),
+        ["k" * 60_000],
+        uuids=iter(uuid4, None),
+        groups={name: [name] for name in (*wide, *groups)},
+    )
+    with pytest.raises(FormatError, match="1200 groups, too many for a key of 1 columns"):
+        foreign_table(long.to_json())
+    narrow = typed_table("t.r", schema, wide[:10], uuids=iter(uuid4, None), groups={name: [name] for name in groups})
+    assert foreign_table(narrow.to_json()) == narrow
