@@ -104,12 +104,7 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     stamps = [stamp for column in spec.columns for stamp in (column.added, column.named)]
     stamps += [group.added for group in spec.groups]
     yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not _is_count(stamp))
-    orders = [text for text in (*spec.partition, *spec.sort) if not TERM.match(text)]
-    yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
-    yield from unsortable(spec.columns, spec.sort)
-    sorting = {part[:36] for part in str(spec.setting("sort")).split(",")}
-    set_to_sort = [column for column in spec.columns if str(column.uuid) in sorting]
-    yield from unsortable(set_to_sort, list(spec.by_name))
+    yield from _order_problems(spec)
     yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
     if len(spec.by_uuid) != len(spec.columns):
         yield "two columns have one uuid"
@@ -147,6 +142,17 @@ def _is_count(value: object) -> bool:
 def _is_text(*values: object) -> bool:
     """Whether every ledger can hold them as text."""
     return all(isinstance(each, str) and not NO_TEXT.search(each) for each in values)
+
+
+def _order_problems(spec: TableSpec) -> Iterator[str]:
+    orders = [text for text in (*spec.partition, *spec.sort) if not TERM.match(text)]
+    yield from (f"{text[:80]!r} is not a sort order or partition" for text in orders)
+    unnamed = [text for text in spec.sort if text.partition(" ")[0] not in spec.by_name]
+    yield from (f"sort column {text[:80]!r} is missing" for text in unnamed)
+    yield from unsortable(spec.columns, spec.sort)
+    sorting = {part[:36] for part in str(spec.setting("sort")).split(",")}
+    set_to_sort = [column for column in spec.columns if str(column.uuid) in sorting]
+    yield from unsortable(set_to_sort, list(spec.by_name))
 
 
 def _group_problems(spec: TableSpec) -> Iterator[str]:

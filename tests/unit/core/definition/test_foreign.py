@@ -85,6 +85,7 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw["altered"].__setitem__(0, [float("nan"), 0, ""]), "time"),
         (lambda raw: raw["settings"].update(max_age_s=["9", 1.5]), "max_age_s"),
         (lambda raw: raw["settings"].update(sort=["k", 1]), "sort order"),
+        (lambda raw: raw.update(sort=["k desc", "no"]), "sort column 'no' is missing"),  # join would end in a KeyError
         (lambda raw: raw.update(sort=["w desc"]), "cannot be sorted by column 'w', which is"),
         (lambda raw: raw["settings"].update(sort=[f"{uuid4()} up", 1]), "sort order"),
         (lambda raw: raw["settings"].update({"commit.x": ["a\0b", 1]}), "not text"),
