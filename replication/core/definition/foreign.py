@@ -108,6 +108,8 @@ def _problems(spec: TableSpec) -> Iterator[str]:
     yield from column_problems([column.name for column in spec.columns], spec.columns, spec.key)
     if len(spec.by_uuid) != len(spec.columns):
         yield "two columns have one uuid"
+    if not spec.by_uuid.keys().isdisjoint(spec.dropped):
+        yield "a column is there, and dropped"
     yield from _group_problems(spec)
     shape = {column.name: column.type for column in spec.columns}
     if spec.kind == "cell" and (spec.key, shape) != (CELL_KEY, cell_columns()):

@@ -260,3 +260,12 @@ def test_a_definition_whose_groups_would_each_repeat_a_wide_key_is_refused_befor
         foreign_table(long.to_json())
     narrow = typed_table("t.r", schema, wide[:10], uuids=iter(uuid4, None), groups={name: [name] for name in groups})
     assert foreign_table(narrow.to_json()) == narrow
+
+
+def test_a_definition_that_drops_a_column_that_it_has_is_refused_or_none_could_be_joined_into_it() -> None:
+    """Another cluster that sent the same table had its whole stream refused, by a KeyError."""
+    spec = typed()
+    for column in spec.columns:
+        with pytest.raises(FormatError, match="a column is there, and dropped"):
+            foreign_table(replace(spec, dropped=(uuid4(), column.uuid)).to_json())
+    assert foreign_table(replace(spec, dropped=(gone := uuid4(),)).to_json()).dropped == (gone,)
