@@ -18,6 +18,7 @@ _K = TypeVar("_K")
 Span = tuple[int, int]
 #: The hash of sequences that, after a ledger was lost, are known only from their rows.
 UNKNOWN_HASH = b""
+_FEW_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +148,16 @@ class Ranges:
         return json.dumps(self.spans, separators=(",", ":"))
 
     @staticmethod
-    @lru_cache(maxsize=4096)
     def from_json(text: str) -> Ranges:
         """Read the JSON form."""
-        return Ranges.union_of((int(begin), int(end)) for begin, end in json.loads(text))
+        return (_few if len(text) < _FEW_CHARS else _many)(text)
+
+
+def _read(text: str) -> Ranges:
+    return Ranges.union_of((int(begin), int(end)) for begin, end in json.loads(text))
+
+
+_few, _many = (lru_cache(maxsize)(_read) for maxsize in (4096, 16))  # a peer may report a file in very many pieces
 
 
 @dataclass(frozen=True, slots=True)

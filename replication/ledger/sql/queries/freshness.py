@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -33,11 +32,13 @@ from replication.core.routes.required import RequiredFrom, ended_of
 from replication.ledger.sql.queries.applied import APPLICABLE, every_kept_out, is_applied, quarantined, sequences_of
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.kept_texts import kept_by_size
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import IN_LIST, chunked, meta, rows_in
 
 NOTICES_MAX = 256  # of an origin
+_ROUTES_CHARS = 16 << 20
 
 _n, _s, _c = schema.notices.c, schema.streams.c, schema.claims.c
 _r, _t = schema.routes.c, schema.tables.c
@@ -319,7 +320,7 @@ def route_columns(route: InboundRoute) -> dict[str, str]:
     }
 
 
-@lru_cache(maxsize=1024)
+@kept_by_size(_ROUTES_CHARS)
 def _required_from(required_from: str, acknowledged: str) -> tuple[RequiredFrom, dict[FileId, Ranges]]:
     return (
         RequiredFrom.from_json(required_from),
@@ -327,7 +328,7 @@ def _required_from(required_from: str, acknowledged: str) -> tuple[RequiredFrom,
     )
 
 
-@lru_cache(maxsize=1024)
+@kept_by_size(_ROUTES_CHARS)
 def _carried(text: str) -> tuple[Carried, ...]:
     return tuple(
         Carried(ClusterId.parse(origin), tuple(map(ClusterId.parse, path)), int(silent_since), awaits)

@@ -20,10 +20,12 @@ from replication.core.ids import FileId, StreamId
 from replication.errors import MissingFileError, StaleTermError
 from replication.ledger.base import FileKind, FileRow
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.kept_texts import kept_by_size
 from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import SqlStore, counter
 
 REMEMBERED = 65_536
+_DEFINITIONS_CHARS = 64 << 20  # of some thousand tables; a peer may change a large one again and again
 
 _s, _o = schema.streams.c, schema.sources.c
 _of_stream: dict[Any, Any] = {
@@ -144,7 +146,7 @@ def stream_id(wal: str, table: str, group: str) -> StreamId:
     return StreamId(file_id(wal), UUID(table), group)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@kept_by_size(_DEFINITIONS_CHARS)
 def table_spec(text: str) -> TableSpec:
     """A definition from its stored text, cached since the same few are read often; equal texts give one object."""
     return TableSpec.from_json(text, trusted=True)
