@@ -15,11 +15,13 @@ from replication.core.frame import HOPS_MAX
 from replication.core.grants import Grant
 from replication.core.ids import ClusterId
 from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.required import ended_of
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger
 from replication.link.base import Hello, Reason, Refusal, Route
 
 _ORIGINS_MAX = 1024  # that routes of one sender ever carried
+_LISTED_MAX = 1 << 20  # WALs and spans that routes of one sender list: each process has them in memory
 _log = log.get(__name__)
 
 
@@ -44,6 +46,7 @@ class Routes:
         refused: dict[RouteKey, Refusal] = {}
         changed: list[InboundRoute] = []
         here = self._definitions.read({route.spec.uuid for route in routes})
+        room = _LISTED_MAX - sum(map(_listed, declared.values()))
         origins = set[ClusterId]()
         if any(route.carried for route in routes):
             origins.update(self._ledger.landing.carried_by(grant.cluster))
@@ -53,13 +56,16 @@ class Routes:
                 if route.closed:
                     self._close(grant.cluster, key, route.generation)
                     continue
+                left = room + _listed(declared.get(key)) - _listed(route)
+                self._check_listed(grant.cluster, left)
                 wanted = self._wanted(grant, route, here.get(route.spec.uuid), origins)
             except PeerRefusedError as error:
                 refused[key] = replace(Refusal.of(error), table=route.spec.uuid)
                 continue
-            known = declared.get(key)
+            room, known = left, declared.get(key)
             if known is None or wanted != known:
                 changed.append(wanted)
+                declared[key] = wanted
         self._ledger.landing.declare_routes(changed)
         return refused
 
@@ -125,6 +131,15 @@ class Routes:
         others = (each for each in declared if each.origin.name != own.name or each.origin in self._ledger.former)
         return tuple(each for each in others if grant.forwards(each.origin, named))
 
+    def _check_listed(self, source: ClusterId, left: int) -> None:
+        if left < 0:
+            raise Refusal(
+                Reason.TOO_LARGE,
+                f"routes from {source.name} to {self._ledger.cluster.name} list more than {_LISTED_MAX:,} WALs and"
+                " ranges of lost frames",
+                f"On {source.name}: raise [writer] wal_age_max_s, or send fewer tables",
+            ).error()
+
     def _check_schemas(self, source: ClusterId, route: Route) -> None:
         """Check that the group and the schema versions are of the route's table, the only one granted with it."""
         strange = [f"a schema version of another table, {v.table}" for v in route.schemas if v.table != route.spec.uuid]
@@ -149,3 +164,11 @@ class Routes:
                     f"Send the table under another name: on {source.name}, disablereplication, then"
                     " enablereplication --remote-table namespace.name",
                 ).error()
+
+
+def _listed(route: Route | InboundRoute | None) -> int:
+    """How many WALs a route lists, and spans of sequences."""
+    if route is None:
+        return 0
+    spans = sum(1 + len(gaps.spans) for gaps in route.acknowledged.values())
+    return len(route.required_from) + len(ended_of(route.required_from)) + spans

@@ -14,13 +14,15 @@ from peer.receive import definitions as definitions_of_peers
 from peer.receive import routes as routes_of_peers
 from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
+from replication.core.coverage import Ranges
 from replication.core.definition import foreign
 from replication.core.definition.alter import add_column, set_properties
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
-from replication.core.ids import COUNT_END, ClusterId
+from replication.core.ids import COUNT_END, ClusterId, FileId
 from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.required import RequiredFrom
 from replication.errors import PeerRefusedError
 from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.link.base import Reason, Route
@@ -125,6 +127,28 @@ def test_routes_carry_a_bounded_number_of_origins_since_those_are_kept_for_ever(
         "a million of one origin would be gone through each time"
     )
     assert ledger.landing.carried_by(EAST) == set(origins[:4])
+
+
+def test_what_the_routes_of_a_sender_list_is_bounded_since_each_process_keeps_it(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_of_peers, "_LISTED_MAX", 6)
+    opened, wals = Routes(ledger, Definitions(ledger, 60.0)), [FileId(EAST, "h0", number) for number in range(8)]
+
+    def listing(number: int, listed: int, ended: int = 0, lost: int = 0) -> list[Reason]:
+        slots = [FileId(EAST, f"h{each}", 1) for each in range(ended)]
+        gaps = {wals[0]: Ranges.of(*((2 * each, 2 * each + 1) for each in range(lost)))} if lost else {}
+        required = RequiredFrom(dict.fromkeys(wals[:listed], 1), slots)
+        route = replace(_route(number), required_from=required, acknowledged=gaps)
+        return [each.reason for each in opened.open(GRANT, [route]).values()]
+
+    assert not listing(0, 1, 1) and not listing(0, 1, 1, 1) and not listing(1, 2)
+    assert listing(2, 1) == [Reason.TOO_LARGE], "the routes of all tables count together"
+    assert ledger.tables.by_uuid(SPECS[2].uuid) is None
+    assert listing(1, 1, 2) == listing(1, 0, 0, 2) == [Reason.TOO_LARGE], "of each kind"
+    assert not listing(1, 1) and not listing(2, 1), "a route is counted as it is now"
+    twice = [replace(_route(0), required_from=dict.fromkeys(wals[:count], 1)) for count in (0, 1, 2, 5)]
+    assert opened.open(GRANT, twice), "also one that comes several times"
 
 
 @pytest.mark.parametrize("hops", ["", "north", "east", "east north"])
