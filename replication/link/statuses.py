@@ -9,7 +9,9 @@ from replication.core.ids import FileId
 from replication.core.status import FileState, ReplicationStatus
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import FileStatus
-from replication.link.messages import read_message, reading
+from replication.link.messages import at_most, read_message, reading
+
+_SPANS_MAX = 1 << 17  # of a file: twice what a receiver takes
 
 
 def encode_status(status: ReplicationStatus) -> pb.ReplicationStatus:
@@ -31,7 +33,7 @@ def decode_status(message: pb.ReplicationStatus) -> ReplicationStatus:
         FileState.CLOSED if is_closed else FileState.OPEN,
         message.begin,
         message.needed,
-        Ranges.of(*decode_spans(message.ranges)),
+        Ranges.of(*decode_spans(at_most(message.ranges, _SPANS_MAX, "a status has", "ranges"))),
         message.applied,
     )
 

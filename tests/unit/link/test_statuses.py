@@ -48,6 +48,13 @@ def test_a_state_of_a_newer_version_counts_as_open() -> None:  # 004-35
     assert message.state == 7 and decode_status(message).state is FileState.OPEN
 
 
+def test_a_peer_that_reports_a_file_in_very_many_pieces_is_refused_since_the_ledger_keeps_them() -> None:
+    pieces = [pb.Range(begin=2 * n, end=2 * n + 1) for n in range((1 << 17) + 1)]
+    assert decode_status(pb.ReplicationStatus(ranges=pieces[1:])).shipped.total == 1 << 17
+    with pytest.raises(FormatError, match="a status has 131073 ranges, more than 131072"):
+        decode_status(pb.ReplicationStatus(ranges=pieces))
+
+
 @pytest.mark.parametrize(
     "raw", [b"\xff", pb.ProgressReply(files=[pb.FileStatus(file="no file")]).SerializeToString()], ids=["noise", "name"]
 )
