@@ -255,7 +255,7 @@ def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]
         raise CorruptFrameError(f"impossible header length at offset {base + at}")
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, header_bytes - _CRC.size)[0]:
         raise CorruptFrameError(f"header checksum at offset {base + at} is wrong")
-    if max(fields[7], fields[8], abs(fields[9]), abs(fields[10]), fields[11]) >= COUNT_END:
+    if max(fields[7] + 1, fields[8], abs(fields[9]), abs(fields[10]), fields[11]) >= COUNT_END:
         raise CorruptFrameError(f"impossible sequence, epoch or time at offset {base + at}")
     try:
         return _sealed_header(fields, _names(raw)), header_bytes

@@ -53,7 +53,7 @@ def header_and_payload(draw: st.DrawFn) -> tuple[SealedHeader, bytes]:
         table=draw(st.uuids() | st.just(UUID(int=0))),
         group=draw(NAME | st.just("")),
         wal=draw(FILE),
-        sequence=draw(COUNT),
+        sequence=draw(st.integers(0, COUNT_END - 2)),
         role_epoch=draw(COUNT),
         commit_lo=draw(TIME),
         commit_hi=draw(TIME),

@@ -106,7 +106,7 @@ class ClosedNotice:
             raise FormatError(f"the payload of a CLOSED frame cannot be read: {error}") from None
         if at != len(raw):
             raise FormatError(f"the payload of a CLOSED frame has {len(raw) - at} bytes too many")
-        if abs(t) >= COUNT_END or any(last >= COUNT_END for _, last in streams):
+        if abs(t) >= COUNT_END or any(last + 1 >= COUNT_END for _, last in streams):
             raise FormatError("the payload of a CLOSED frame has an impossible time or sequence")
         return ClosedNotice(t, streams)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
+from uuid import uuid4
 
 import google_crc32c
 import pytest
 
+from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import (
     FILE_HEADER_BYTES,
@@ -31,7 +33,11 @@ from replication.core.frame import (
 )
 from replication.core.ids import COUNT_END, NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.rows.batch import decode_payload
+from replication.core.succession import Succession
 from replication.errors import CorruptFrameError, FormatError, VersionError
+from replication.link.base import Hello, Route
+from replication.link.wire import decode_request, encode_request
+from tests.tables_made import keyed
 from tests.unit.golden.make import CREATED, EAST, FILE, PATH, ROWS, WEST, table
 
 GOLDEN = PATH.read_bytes()
@@ -173,6 +179,7 @@ def test_a_frame_that_nobody_could_read_is_not_written() -> None:
     "forged",
     [
         {"sequence": COUNT_END},
+        {"sequence": COUNT_END - 1},  # routes, cuts and coverage tell where it ends
         {"role_epoch": 2**64 - 1},
         {"commit_lo": -(2**63)},
         {"commit_hi": 2**63 - 1},
@@ -187,6 +194,21 @@ def test_a_header_whose_checksum_is_right_may_not_say_what_no_cluster_could_stor
     sealed = encode_sealed_header(replace(frames()[1].header, payload_bytes=0, **forged))
     with pytest.raises(CorruptFrameError, match="impossible"):
         read_frame(encode_envelope([EAST], len(sealed)) + sealed)
+
+
+def test_where_the_last_sequence_that_a_frame_may_have_ends_can_be_told() -> None:
+    """A cut with a higher one was stored and could not be read any more; a route with one had its stream refused."""
+    header = replace(frames()[1].header, payload_bytes=0, sequence=COUNT_END - 2)
+    sealed = encode_sealed_header(header)
+    frame = read_frame(encode_envelope([EAST], len(sealed)) + sealed)
+    assert frame is not None and frame.header == header
+    cut = {header.stream: Ranges.of((header.sequence, header.sequence + 1))}
+    made = Succession(header.wal.cluster, ClusterId("west", uuid4()), 2, 1, False, cut)
+    assert Succession.decode(made.encode()).counts(header.stream, header.sequence, 0)
+    spec = keyed("ops.t")
+    route = Route(spec, "default", spec.name, 1, {header.wal: header.sequence + 1})
+    hello = Hello(EAST, EAST, 1, "1", (route,))
+    assert decode_request(encode_request(hello)) == hello
 
 
 def test_a_provenance_names_clusters_only() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import nullcontext
 from uuid import UUID
 
 import pytest
 
 from replication.core.coverage import Interval
 from replication.core.definition.schema import TS
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import COUNT_END, FileId, StreamId
 from replication.core.routes import freshness
 from replication.core.routes.bootstrap import PLACE, Coverage, bootstrap_schema
 from replication.core.routes.freshness import ClosedNotice
+from replication.errors import FormatError
 from tests.unit.golden.make import EAST, FILE, table
 
 TABLE, OTHER = UUID(int=7), FileId(EAST, "h1", 9)
@@ -32,6 +34,13 @@ def test_a_closed_notice() -> None:
     )
     assert golden.hex() == notice.encode().hex()
     assert ClosedNotice.decode(golden) == notice
+
+
+def test_a_closed_notice_lists_no_sequence_that_has_no_end() -> None:
+    for last, is_read in ((COUNT_END - 2, True), (COUNT_END - 1, False)):
+        notice = ClosedNotice(5, ((StreamId(FILE, TABLE, ""), last),))
+        with nullcontext() if is_read else pytest.raises(FormatError, match="impossible time or sequence"):
+            assert ClosedNotice.decode(notice.encode()) == notice
 
 
 def test_a_closed_notice_of_more_streams_than_version_1_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
