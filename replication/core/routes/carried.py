@@ -15,7 +15,7 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.frame import HOPS_MAX
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import COUNT_END, ClusterId, FileId
 from replication.core.phase import Phase
 from replication.core.routes.required import RequiredFrom, ended_of
 
@@ -134,7 +134,7 @@ def required_onward(
     others = [route for route in routes if route.source != peer]
     for wal in {wal for route in others for wal in route.required_from}:
         starts = [route.required_from.get(wal, 0) for route in others if route.brings(wal.cluster)]
-        if starts and min(starts) > first.get(wal, 0):
+        if starts and first.get(wal, 0) < min(starts) < COUNT_END:  # what has ended is not listed
             first[wal] = min(starts)
     ended = [*ended_of(required_from)]
     slots: dict[tuple[ClusterId, str], list[int]] = {}

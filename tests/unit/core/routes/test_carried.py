@@ -22,6 +22,9 @@ from replication.core.routes.carried import (
 )
 from replication.core.routes.required import RequiredFrom
 from replication.ledger.sql.queries.freshness import by_group, routes_of
+from replication.link.base import Hello, Route
+from replication.link.wire import decode_request, encode_request
+from tests.tables_made import keyed
 
 TABLE = UUID(int=9)
 A, B, C, D, E = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abcde"))
@@ -93,6 +96,17 @@ def test_of_others_wals_that_had_ended_for_every_route_have_ended_onward() -> No
     assert [found.get(wal(A, n), 0) for n in (0, 1, 4, 5)] == [COUNT_END, 4, COUNT_END, 0]
     assert required_onward([first, route(B, Carried(A, (A, B)))], D, {}) == RequiredFrom({})
     assert required_onward([first, replace(route(B), required_from=late)], D, {}).ended == (wal(A, 5),)
+
+
+def test_a_wal_that_has_ended_for_who_brings_it_is_not_listed_since_another_route_lists_it() -> None:
+    """The next cluster refused the whole stream: the number that stands for what has ended is none that it reads."""
+    ended = replace(route(B, Carried(A, (A, B))), required_from=RequiredFrom({}, [wal(A, 5)]))
+    other = route(E, required_from={wal(A, 1): 3})  # its sender has frames of the WAL, but brings none any more
+    found = required_onward([ended, other], D, {})
+    assert found == RequiredFrom({}, [wal(A, 5)]) and found.get(wal(A, 1), 0) == COUNT_END
+    spec = keyed("ops.t")
+    hello = Hello(C, D, 1, "1", (Route(spec, "default", spec.name, 1, found),))
+    assert decode_request(encode_request(hello)) == hello
 
 
 def test_a_route_that_does_not_bring_an_origin_lowers_nothing() -> None:
