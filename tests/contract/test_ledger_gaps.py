@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.ids import FileId
+from replication.core.ids import COUNT_END, FileId
 from replication.errors import RequestError, StaleTermError
 from replication.ledger.base import FileKind, Ledger, PeerProgress, Rule
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, peer, stream, table, wal
@@ -164,6 +164,16 @@ def test_frames_that_came_from_the_peer_itself_are_in_no_gap(sending: Ledger) ->
     relayed.land(claims(stream(FLIGHTS, wal(1, EAST)), 0, 2, 0))
     disable(sending)
     assert [gap.frames for gap in enable(sending).gaps] == [2]
+
+
+def test_a_table_goes_to_a_peer_though_another_one_sent_frames_with_the_highest_sequences(sending: Ledger) -> None:
+    """Their sum is more than a ledger's numbers hold."""
+    highest = COUNT_END - 2
+    for number in range(5):
+        relayed = Route(sending, source=wal(number, EAST))
+        relayed.land(claims(stream(FLIGHTS, wal(number, EAST)), highest, highest + 1, 0, commit=77))
+    (gap,) = enable(sending).gaps
+    assert gap.frames == pytest.approx(5 * COUNT_END)
 
 
 @pytest.mark.parametrize("is_retired", [False, True])

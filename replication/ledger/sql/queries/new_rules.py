@@ -148,9 +148,10 @@ def _gaps(
         (_s.retired_hi > 0) | (newest > 0)
     )
     each = dated.subquery().c
-    frames = sa.select(each.table_uuid, each.table_group, sa.cast(sa.func.sum(each.end), sa.BigInteger).label("frames"))
+    total = sa.func.sum(sa.cast(each.end, sa.Float(53)))  # of whole numbers peers can make one that no integer holds
+    frames = sa.select(each.table_uuid, each.table_group, total.label("frames"))
     found: dict[tuple[UUID, str], tuple[Gap, ...]] = {
-        (UUID(row.table_uuid), row.table_group): (Gap(0, now, row.frames),)
+        (UUID(row.table_uuid), row.table_group): (Gap(0, now, int(row.frames)),)
         for row in connection.execute(frames.group_by(each.table_uuid, each.table_group))
     }
     for row in connection.execute(sa.select(sending.ended_rules).where(sending.ended_rules.c.cluster == to)).all():
