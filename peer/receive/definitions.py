@@ -21,6 +21,7 @@ from replication.link.base import Reason, Refusal
 SCHEMAS_MAX = 1000  # schema versions of a table; each alteration of a group makes one
 SCHEMAS_BYTES_MAX = 64 << 20  # of all of them: who opens a route reads them together
 TABLES_MAX = 100_000  # of this cluster, past which peers make no more
+DEFINITIONS_CHARS_MAX = 512 << 20  # of all of them together: each process has them in memory
 _log = log.get(__name__)
 
 
@@ -35,12 +36,14 @@ class Definitions:
         self._ledger = ledger
         self._clocks = ClockWatch(ledger, commit_ahead_max_s)
         self._tables: frozenset[UUID] = frozenset()
+        self._chars = 0
         self._schemas: set[tuple[UUID, bytes]] = set()
         self._joined: dict[UUID, TableSpec] = {}
 
     def refresh(self) -> None:
         """Read the live tables again, so that dropped ones are refused. Also called every few seconds."""
-        self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
+        every = self._ledger.tables.all()
+        self._tables, self._chars = frozenset(spec.uuid for spec in every), sum(spec.chars for spec in every)
 
     def read(self, tables: Collection[UUID]) -> dict[UUID, TableSpec]:
         """Read the definitions here of some tables, dropped ones included, and which schema versions are known."""
@@ -83,6 +86,7 @@ class Definitions:
         if not may_define:
             raise not_defining(source.name, self._ledger.cluster.name, spec.name)
         self._check_clock(spec)
+        self._check_room(spec.chars)
         if len(self._tables) >= TABLES_MAX:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
@@ -101,6 +105,7 @@ class Definitions:
             ).error() from None
         _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
         self._tables |= {spec.uuid}
+        self._chars += spec.chars
 
     def learn(self, known: Sequence[SchemaVersion | TableSpec], *, may_define: bool = True, source: str = "") -> None:
         """Join definitions into those here. Store a schema version once the table's definition has its columns.
@@ -133,6 +138,15 @@ class Definitions:
                 table=more.table,
             ).error()
 
+    def _check_room(self, more: int) -> None:
+        if more > 0 and self._chars + more > DEFINITIONS_CHARS_MAX:
+            raise Refusal(
+                Reason.TABLE_CONFLICT,
+                f"the definitions of all tables on {self._ledger.cluster.name} have {self._chars:,} characters, and"
+                " other clusters make them no larger",
+                "Find out there which tables are that wide: walship listtables, describetable",
+            ).error()
+
     def _check_clock(self, spec: TableSpec) -> None:
         """Refuse changes from far ahead: later changes get times above theirs, up to those that no cluster takes."""
         ahead = latest_stamp(spec) - self._clocks.latest()
@@ -155,7 +169,9 @@ class Definitions:
                     raise not_defining(source, self._ledger.cluster.name, own.name, spec.uuid)
                 self._check_clock(spec)
                 foreign_table(joined.to_json())  # many that are small enough could make one that no cluster takes
+                self._check_room(joined.chars - own.chars)
                 self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
+                self._chars += joined.chars - own.chars
                 _log.info("table_altered", table=own.name, uuid=str(spec.uuid))
         except (SchemaError, FormatError) as error:
             raise Refusal(Reason.TABLE_CONFLICT, error.what, error.hint, table=spec.uuid).error() from None

@@ -159,6 +159,11 @@ class TableSpec:
     derived: str = ""
 
     @cached_property
+    def chars(self) -> int:
+        """How long its JSON is."""
+        return len(self.to_json())
+
+    @cached_property
     def by_name(self) -> dict[str, Column]:
         """Columns by name, in order."""
         return {column.name: column for column in self.columns}
@@ -248,6 +253,7 @@ class TableSpec:
         )
         del vars(spec)["columns"]
         vars(spec)["_encoded"] = raw["columns"], raw["altered"]
+        vars(spec)["chars"] = len(text)
         return spec if trusted else replace(spec)
 
     def __getattr__(self, name: str) -> object:

@@ -174,6 +174,23 @@ def test_the_schema_versions_of_a_table_are_bounded_in_bytes_too(
     assert len(kept := ledger.tables.schemas(own.uuid)) > 1 and sum(len(each.body) for each in kept) <= bytes_max
 
 
+def test_the_definitions_of_all_tables_are_bounded_together_since_each_process_has_them(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Routes(ledger, definitions := Definitions(ledger, 60.0))
+    one = len(SPECS[0].to_json())
+    monkeypatch.setattr(definitions_of_peers, "DEFINITIONS_CHARS_MAX", 2 * one + 100)
+    refused = opened.open(GRANT, [_route(number) for number in range(3)])
+    assert {key: each.reason for key, each in refused.items()} == {(SPECS[2].uuid, "default"): Reason.TABLE_CONFLICT}
+    definitions.refresh()
+    assert opened.open(GRANT, [_route(2)]) and not opened.open(GRANT, [_route(0)]), "as another process counts"
+    wider = set_properties(SPECS[0], {"write.parquet.x": "x" * 200}, 5)
+    (refusal,) = opened.open(GRANT, [replace(_route(0), spec=wider)]).values()
+    assert refusal.reason is Reason.TABLE_CONFLICT and "definitions of all tables" in refusal.what
+    assert ledger.tables.by_uuid(SPECS[0].uuid) == SPECS[0]
+    assert not opened.open(GRANT, [replace(_route(0), spec=set_properties(SPECS[0], {"codec": "lz4"}, 5))])
+
+
 def test_a_schema_version_of_one_table_does_not_stand_for_that_of_another(ledger: MemoryLedger) -> None:
     """The columns of a table are no secret, so another table can have them, and so the same hash."""
     victim = SPECS[0]
