@@ -13,6 +13,8 @@ from replication.link.base import AskedLease, Refusal, TakeOver
 from replication.link.messages import read_message
 from replication.link.refusals import decode_refusal, encode_refusal
 
+_SIZE_MAX = 1 << 21  # streams, spans and tables in the cuts of an answer: a few megabytes may unpack to gigabytes
+
 
 def encode_take_over(asked: TakeOver) -> bytes:
     """A TakeOverRequest."""
@@ -58,11 +60,16 @@ def encode_successions(found: Sequence[Succession] | Refusal) -> bytes:
 
 
 def decode_successions(raw: bytes) -> tuple[Succession, ...]:
-    """Read a SuccessionsReply. Raises PeerRefusedError, FormatError."""
+    """Read a SuccessionsReply. Raises PeerRefusedError; FormatError also when their cuts are too large together."""
     message = read_message(pb.SuccessionsReply, raw)
     if message.HasField("refusal"):
         raise decode_refusal(message.refusal).error()
-    return tuple(map(Succession.decode, few(message.successions)))
+    found: list[Succession] = []
+    for content in few(message.successions):
+        if sum(each.size for each in found) > _SIZE_MAX:
+            raise FormatError(f"a cluster reports successions whose cuts list more than {_SIZE_MAX:,} streams")
+        found.append(Succession.decode(content))
+    return tuple(found)
 
 
 def few(successions: Sequence[bytes]) -> Sequence[bytes]:

@@ -13,9 +13,11 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach
+from replication.core.succession import Succession
 from replication.errors import PeerRefusedError, ReplicationError, TransferError
 from replication.ledger.base import PeerProgress
-from replication.link import channel, wire
+from replication.link import channel, takeovers, wire
+from replication.link._pb import walship_pb2 as pb
 from replication.link.base import (
     Ack,
     Data,
@@ -127,6 +129,17 @@ def test_replies_to_what_was_never_sent_end_the_stream_and_take_little() -> None
             while session.receive(5):
                 pass
         session.close()
+
+
+def test_the_successions_that_a_receiver_reports_are_small_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker, and a writer that asks for its lease, unpacked gigabytes of an answer of some megabytes."""
+    monkeypatch.setattr(takeovers, "_SIZE_MAX", 10_000)
+    cut = {StreamId(FileId(WEST, "h0", n), SPEC.uuid, "g"): Ranges.of((0, 1)) for n in range(20_000)}
+    packed = Succession(WEST, EAST, 5, 1, is_planned=False, cut=cut).encode()
+    reply = pb.SuccessionsReply(successions=[packed] * 64).SerializeToString()
+    refused = pytest.raises(ReplicationError, match="cuts list more than 10,000 streams")
+    with answering(lambda _: iter((reply,))) as link, memory_below(150), refused:
+        link.successions(EAST, WEST)
 
 
 @pytest.mark.parametrize(
