@@ -25,6 +25,7 @@ from replication.link.base import Data, Reason, Refusal
 
 _LARGE_STREAMS = 1 << 16  # of closed notices
 _STREAM_BYTES = 400  # of a decoded notice
+_MESSAGE_BYTES_MIN = 1024  # of one that skips a range, too
 _BOOTSTRAP = (FrameKind.BOOTSTRAP, FrameKind.COVERAGE)
 _AGAIN = "It is sent again. If the error repeats, run `walship wal verify` on the sender's file"
 
@@ -45,7 +46,8 @@ class IncomingFrames:
     @property
     def size(self) -> int:
         """About how many bytes it takes while it waits."""
-        return len(self.data.frames) + _STREAM_BYTES * sum(len(notice.streams) for _, notice in self.notices)
+        listed = _STREAM_BYTES * sum(len(notice.streams) for _, notice in self.notices)
+        return max(_MESSAGE_BYTES_MIN, len(self.data.frames) + listed)
 
 
 class RefusedData(PeerRefusedError):

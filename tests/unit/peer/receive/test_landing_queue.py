@@ -72,6 +72,23 @@ def test_closed_notices_count_as_what_they_take_decoded() -> None:
     assert sum(thread.is_alive() for thread in threads) == 0
 
 
+def test_messages_that_bring_no_frames_fill_the_queue_too() -> None:
+    """A peer sends those as fast as they are read, and each takes memory until it has landed."""
+    queue = LandingQueue(MIB, 0)
+
+    def flood() -> None:
+        for number in range(5000):
+            queue.put(item("hostile", 0, number))
+
+    threading.Thread(target=flood, daemon=True).start()
+    wait_until(lambda: len(queue) == 1024)
+    queue.put(item("honest", 0))
+    taken = 0
+    while taken < 5001:
+        taken += len(queue.take() or ())
+        assert len(queue) <= 1025
+
+
 def test_who_waited_for_nothing_gets_no_turns_in_advance() -> None:
     queue = LandingQueue(64 * MIB)
     for number in range(20):
