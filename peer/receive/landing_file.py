@@ -28,6 +28,7 @@ from replication.ledger.base import BatchPart, Claim, FileRow, Landed, LandedPar
 
 _RESERVE_BYTES = 32 << 20  # ahead at most; a file reserves as much as it has, so that many small ones take little
 _RESERVE_BYTES_MIN = 64 << 10
+_STREAMS_MAX = 16_384  # of a file, about: each has some hundred bytes of memory until the file is closed
 
 
 class LandingFile:
@@ -119,6 +120,10 @@ class LandingFile:
             last = self._streams.get(claim.stream)
             if last is None or claim.sequence > last[0]:
                 self._streams[claim.stream] = (claim.sequence, claim.hash)
+
+    def is_full(self, bytes_max: int) -> bool:
+        """Whether the file is to be closed, though its source goes on."""
+        return self.registered >= bytes_max or len(self._streams) >= _STREAMS_MAX
 
     def finish(self, ledger: Ledger) -> None:
         """Cut unregistered bytes, write the end record and close the file, also in the ledger."""

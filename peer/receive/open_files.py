@@ -103,7 +103,7 @@ class OpenFiles:
             self._received.forget(source)
         elif end:
             self._ends[source] = end
-        if whole or landing.registered >= self._limits.file_bytes_max:
+        if whole or landing.is_full(self._limits.file_bytes_max):
             self._close(landing)
 
     def due_s(self) -> float:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from peer.receive import landing_file
 from peer.receive.admission import IncomingFrames
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
@@ -16,8 +17,9 @@ from peer.status.refused import load_refused
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
+from replication.ledger.base import Landed
 from replication.link.base import Data, Reason
-from tests.contract.ledger_stores import wal
+from tests.contract.ledger_stores import claims, stream, table, wal
 from tests.fakes.files import MemoryFiles
 from tests.fakes.ledger import MemoryLedger
 from tests.waiting import wait_until
@@ -67,6 +69,22 @@ def test_no_row_stays_open_of_a_file_that_could_not_be_made() -> None:
     landing = opened.take(incoming)
     opened.close_abandoned()
     assert [row.file for row in ledger.files.all("w1", open_only=True)] == [landing.row.file]
+    ledger.close()
+
+
+def test_a_file_of_very_many_streams_is_closed_as_one_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer's frames of a few hundred bytes may each be of a stream of their own, and each takes as much memory."""
+    monkeypatch.setattr(landing_file, "_STREAMS_MAX", 3)
+    ledger = MemoryLedger(WEST)
+    limits = LandingLimits("/landing", "/quarantine", "w1", "boot", 1, 1 << 30)
+    opened = OpenFiles(ledger, MemoryFiles(), limits, Received(ledger))
+    landing = opened.take(IncomingFrames(Data(wal(), 256, 300, 256, 1, b""), (), ()))
+    for number in (0, 0, 1, 2):
+        assert opened.get(wal()) is landing
+        (claim,) = claims(stream(table(), wal(number)), 0, 1, 256)
+        landing.register(Landed(landing.row.file, 256, 256, wal(), 256, 300, (claim,)))
+        opened.close_when_done(wal(), 0)
+    assert opened.get(wal()) is None and ledger.files.all("w1", open_only=True) == []
     ledger.close()
 
 
