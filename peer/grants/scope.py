@@ -74,7 +74,7 @@ class StreamScope:
             )
 
     def believes(self, origin: ClusterId) -> bool:
-        """Whether frames and closed times of ``origin`` count when this stream brings them."""
+        """Whether frames of ``origin`` count when this stream brings them."""
         if origin in self._origins:
             return True
         if origin in self._ledger.former:
@@ -84,6 +84,11 @@ class StreamScope:
         if found:
             self._origins.add(origin)
         return found
+
+    def believes_times(self, origin: ClusterId) -> bool:
+        """Whether closed times of ``origin`` count: not of another id of the sender's name: it writes nothing."""
+        is_other = origin.name == self.caller.cluster.name and origin != self.caller.cluster
+        return not is_other and self.believes(origin)
 
     def check_known(self, known: Collection[Known]) -> None:
         """Raise PeerRefusedError when a definition or schema version is of a table that has no route of the stream."""

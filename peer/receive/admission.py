@@ -132,7 +132,7 @@ class Admission:
                     self._check_listed(data, notices)
                     notice = ClosedNotice.decode(view[frame.payload_begin : frame.end], FOREIGN_STREAMS_MAX)
                     self._check_commit(frame, notice.t, latest, data)
-                    if scope.believes(frame.header.wal.cluster):
+                    if scope.believes_times(frame.header.wal.cluster):
                         notices.append((frame.header.wal.cluster, notice))
                 frames.append(frame)
         except VersionError as error:

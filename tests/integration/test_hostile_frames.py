@@ -290,6 +290,18 @@ def test_a_commit_time_too_far_ahead_of_the_clock_here_is_refused_and_poisons_no
     wait_until(lambda: "refused 2 messages of east (CLOCK_AHEAD)" in shown(pair, capfd))
 
 
+def test_closed_times_of_ids_that_a_peer_makes_up_do_not_count(pair: Pair, receiver: Receiver) -> None:
+    """Tombstones of all tables waited for each of them, for ever."""
+    session, now = pair.ship(receiver), time.time_ns() // 1000
+    closed: Any = {"kind": FrameKind.CLOSED, "table": NIL_UUID, "group": "", "codec": Codec.NONE, "sequence": 0}
+    made_up = replace(pair.wal.file, cluster=ClusterId("east", uuid4()))
+    for number, wal in enumerate((pair.wal.file, made_up), 90):
+        frame = forged(pair, ClosedNotice(now, ()).encode(), wal=wal, **closed)
+        assert isinstance(answer(session, sent(pair, frame, number)), Ack)
+    known = pair.west.ledger.time.replicated(pair.spec.uuid, every_origin=True)
+    assert pair.east.cluster in known and made_up.cluster not in known
+
+
 def test_commit_times_that_descend_in_a_frame_are_corrupt(pair: Pair, receiver: Receiver) -> None:
     now = time.time_ns() // 1000
     frame = forged(pair, commit_lo=now, commit_hi=now - 1)
