@@ -5,6 +5,7 @@ The memory is a cache of the ledger, which decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
@@ -122,20 +123,20 @@ class Definitions:
             elif not self.has_schema(each.table, each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
                 if spec is not None and not missing_columns(spec, each):
-                    self._check_number(each)
+                    self._check_schemas(each.table, [each], SCHEMAS_MAX)
                     self._ledger.tables.put_schema(each)
                     self._schemas.add((each.table, each.hash))
 
-    def _check_number(self, more: SchemaVersion) -> None:
-        known = self._ledger.tables.schemas(more.table)
+    def _check_schemas(self, table: UUID, more: Sequence[SchemaVersion], most: float = math.inf) -> None:
+        known = self._ledger.tables.schemas(table) if more else []
         size = sum(len(each.body) for each in known)
-        if len(known) >= SCHEMAS_MAX or size + len(more.body) > SCHEMAS_BYTES_MAX:
+        if len(known) + len(more) > most or size + sum(len(each.body) for each in more) > SCHEMAS_BYTES_MAX:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
-                f"table {more.table} has {len(known)} schema versions of {size:,} bytes on {self._ledger.cluster.name},"
+                f"table {table} has {len(known)} schema versions of {size:,} bytes on {self._ledger.cluster.name},"
                 " the most of a table",
                 "Send its rows as another table (createtable, enablereplication)",
-                table=more.table,
+                table=table,
             ).error()
 
     def _check_room(self, more: int) -> None:
@@ -170,6 +171,8 @@ class Definitions:
                 self._check_clock(spec)
                 foreign_table(joined.to_json())  # many that are small enough could make one that no cluster takes
                 self._check_room(joined.chars - own.chars)
+                versions = joined.versions.values()
+                self._check_schemas(spec.uuid, [each for each in versions if not self.has_schema(spec.uuid, each.hash)])
                 self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
                 self._chars += joined.chars - own.chars
                 _log.info("table_altered", table=own.name, uuid=str(spec.uuid))

@@ -16,7 +16,7 @@ from peer.receive.definitions import Definitions
 from peer.receive.routes import Routes
 from replication.core.coverage import Ranges
 from replication.core.definition import foreign
-from replication.core.definition.alter import add_column, set_properties
+from replication.core.definition.alter import add_column, rename_column, set_properties
 from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.grants import Grant
@@ -172,6 +172,21 @@ def test_the_schema_versions_of_a_table_are_bounded_in_bytes_too(
     with pytest.raises(PeerRefusedError, match="schema versions of .* bytes"):
         Definitions(ledger, 60.0).learn(many)
     assert len(kept := ledger.tables.schemas(own.uuid)) > 1 and sum(len(each.body) for each in kept) <= bytes_max
+
+
+def test_the_schema_versions_that_come_with_changed_definitions_are_bounded_too(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To rename a column again and again made a version each time: who opens a route reads all of them."""
+    ledger.tables.create(own := SPECS[0])
+    (first,) = own.versions.values()
+    monkeypatch.setattr(definitions_of_peers, "SCHEMAS_BYTES_MAX", bytes_max := 4 * len(first.body) + 100)
+    definitions = Definitions(ledger, 60.0)
+    with pytest.raises(PeerRefusedError, match="schema versions of .* bytes"):
+        for number in range(5):
+            definitions.learn([rename_column(own, "v", f"v{number}", number + 1)])
+    assert len(kept := ledger.tables.schemas(own.uuid)) > 1 and sum(len(each.body) for each in kept) <= bytes_max
+    definitions.learn([set_properties(own, {"codec": "lz4"}, 9)])
 
 
 def test_the_definitions_of_all_tables_are_bounded_together_since_each_process_has_them(
