@@ -22,6 +22,7 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.rebuild import RebuildInput
 
 _NUMBER = re.compile(r"[0-9]{12}\Z")
+_COPY = re.compile(r".*-([0-9]{12})-[0-9]+\.frame\Z")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -35,7 +36,8 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
     """
     found: dict[FileId, RebuildInput] = {}
     damaged: dict[str, str] = {}
-    numbers = [-1]
+    copies = map(_COPY.match, files.names(str(config.data_dir / "quarantine")))
+    numbers = [-1, *(int(copy[1]) for copy in copies if copy)]  # of retired files, too: no copy is to be overwritten
     for folder in (str(config.wal_dir), str(config.landing_dir)):
         files.make_directory(folder)
         for name in sorted(files.names(folder)):

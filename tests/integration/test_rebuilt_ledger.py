@@ -169,6 +169,28 @@ def test_quarantined_frames_and_lost_writes_are_not_applied_by_a_ledger_made_ane
     back.close()
 
 
+def test_no_new_frame_s_copy_takes_the_place_of_one_from_before_a_ledger_was_made_anew(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    """It may be all that is left of an acked row: the file of a lost write is deleted as that of an applied one."""
+    east, _, spec = sites
+    late = Wal(east, "w0")
+    late.append(spec, rows(10, 2))
+    east.register()
+    copies = str(east.config.data_dir / "quarantine")
+    copy = Path(save_frame(LocalFiles(), copies, late.row.file, 256, Path(late.path).read_bytes()[256 : late.length]))
+    before = copy.read_bytes()
+    lose_ledger(east)
+    Path(late.path).unlink()  # it was retired
+    made = rebuild_ledger(east.config, east.tables, LocalFiles())
+    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
+    new = Wal(back, "w1")
+    new.append(spec, rows(20, 3))
+    save_frame(LocalFiles(), copies, new.row.file, 256, Path(new.path).read_bytes()[256 : new.length])
+    assert copy.read_bytes() == before
+    back.close()
+
+
 def test_rows_from_after_an_old_failover_do_not_count_as_left_out_by_it_in_a_ledger_made_anew(
     sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
 ) -> None:
