@@ -74,9 +74,9 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         VersionError: a file is of a newer walship.
     """
     path = Path(make_url(config.ledger_url).database or "")
-    if path.exists():
+    if there := [file for end in ("", "-wal") if (file := Path(f"{path}{end}")).exists()]:  # SQLite would apply its WAL
         raise RequestError(
-            f"there is a ledger at {path}", "Only if it cannot be used: move it away, with its -wal and -shm files"
+            f"there is a ledger at {there[0]}", "Only if it cannot be used: move it away, with its -wal and -shm files"
         )
     part = path.with_name(f"{path.name}.part")
     for left in path.parent.glob(f"{part.name}*"):  # of one that was broken off

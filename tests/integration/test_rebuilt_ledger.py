@@ -191,6 +191,24 @@ def test_no_new_frame_s_copy_takes_the_place_of_one_from_before_a_ledger_was_mad
     back.close()
 
 
+def test_what_is_left_of_a_lost_ledger_is_not_applied_to_the_one_made_anew(
+    sites: tuple[TableSite, TableSite, TableSpec],
+) -> None:
+    """SQLite takes a WAL beside a database for that database's own."""
+    east, _, spec = sites
+    Wal(east, "w0").append(spec, rows(0, 3))
+    east.register()
+    left = east.config.data_dir / "ledger.db-wal"
+    content = left.read_bytes()
+    lose_ledger(east)
+    left.write_bytes(content)  # a killed cluster leaves it
+    with pytest.raises(RequestError, match="there is a ledger at .*ledger.db-wal") as refused:
+        rebuild_ledger(east.config, east.tables, LocalFiles())
+    assert "move it away" in refused.value.hint
+    left.unlink()
+    assert rebuild_ledger(east.config, east.tables, LocalFiles()).tables == (spec.name,)
+
+
 def test_rows_from_after_an_old_failover_do_not_count_as_left_out_by_it_in_a_ledger_made_anew(
     sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
 ) -> None:
