@@ -24,6 +24,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.evolution import join
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.core.roles import first_role
 from replication.error_text import counted
 from replication.errors import RequestError
 from replication.files.base import Files
@@ -97,6 +98,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         url,
         cluster,
         RebuildPlan(former, host, specs, dropped, kept.versions(), applied.sequences, *times, found, upcoming),
+        first_role(standby=config.cluster.standby),
     )
     again = _quarantine_again(url, found, applied.sequences, config.data_dir / "quarantine")
     lines = save_whole(config, url, files, damaged, known.__contains__)

@@ -63,6 +63,11 @@ class RoleState:
 FIRST_ROLE = RoleState()
 
 
+def first_role(*, standby: bool) -> RoleState:
+    """Of a cluster that is configured to begin as STANDBY, or not."""
+    return RoleState(Role.STANDBY, 2) if standby else FIRST_ROLE
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A writer's right to ack under one role epoch, until ``lease_s`` after its last confirmed read *started*.

@@ -22,8 +22,7 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.core.roles import FIRST_ROLE, RoleState
-from replication.core.roles import Role as ClusterRole
+from replication.core.roles import first_role
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.log import redact
@@ -53,7 +52,7 @@ def make_ledger(config: Config) -> ClusterId:
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     except ConfigError:
         with contextlib.suppress(ConfigError):  # another host may have made it; its owner is checked below
-            role = RoleState(ClusterRole.STANDBY, 2) if config.cluster.standby else FIRST_ROLE
+            role = first_role(standby=config.cluster.standby)
             initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()), role)
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     with closing(ledger):

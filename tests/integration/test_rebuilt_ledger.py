@@ -19,6 +19,7 @@ from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, StreamId
+from replication.core.roles import Role
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import NoSpaceError, RequestError
@@ -188,6 +189,18 @@ def test_no_new_frame_s_copy_takes_the_place_of_one_from_before_a_ledger_was_mad
     new.append(spec, rows(20, 3))
     save_frame(LocalFiles(), copies, new.row.file, 256, Path(new.path).read_bytes()[256 : new.length])
     assert copy.read_bytes() == before
+    back.close()
+
+
+def test_a_cluster_that_began_as_standby_takes_no_writes_once_its_ledger_and_zookeeper_are_made_anew(
+    tmp_path: Path,
+) -> None:
+    west = TableSite(tmp_path, "west")
+    lose_ledger(west)
+    section = west.config.cluster.model_copy(update={"standby": True})
+    made = rebuild_ledger(west.config.model_copy(update={"cluster": section}), west.tables, LocalFiles())
+    back = TableSite(tmp_path, "west", cluster=made.cluster, tables=west.tables)
+    assert back.ledger.terms.role().role is Role.STANDBY
     back.close()
 
 

@@ -17,6 +17,7 @@ from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.roles import FIRST_ROLE, RoleState
 from replication.ledger.files import FileKind
 from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
@@ -72,9 +73,12 @@ class RebuildPlan:
     upcoming: int
 
 
-def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
-    """Create a ledger at ``url`` for a new incarnation ``cluster``; there must be none yet."""
-    initialise(url, cluster)
+def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan, role: RoleState = FIRST_ROLE) -> None:
+    """Create a ledger at ``url`` for a new incarnation ``cluster``; there must be none yet.
+
+    ``role`` is the cluster's unless its ZooKeeper has a newer one.
+    """
+    initialise(url, cluster, role)
     with closing(SqlStore(url)) as store, store.write() as connection:
         _write_rows(connection, plan)
     with closing(open_ledger(url)) as ledger:
