@@ -79,7 +79,8 @@ def find_obstacles(
     context: RoleChange, peer: str, role: RoleState, epoch: int, pending_bytes: int
 ) -> tuple[list[str], Description | None]:
     """As ``find_refusals``, of an interrupted switchover that is to be finished under ``epoch``."""
-    found, there = _reach(context, peer, f"if it is lost: {when_lost(context, peer)}")
+    undo = "walship switchover --cancel" if role.epoch < epoch else when_lost(context, peer)
+    found, there = _reach(context, peer, f"if it is lost: {undo}")
     if role.epoch >= epoch and role != RoleState(Role.STANDBY, epoch):
         found.append(f"the role of {context.own.name} was changed meanwhile: walship switchover --cancel")
     if pending_bytes or role.role is Role.ACTIVE:

@@ -71,6 +71,11 @@ class RoleChange:
         """The cluster's id."""
         return self.cluster.id
 
+    @property
+    def own_address(self) -> str:
+        """The address at which peers find the cluster's ZooKeeper."""
+        return self.cluster.ledger.successions.address(self.own)
+
     def peer(self, name: str) -> Peer:
         """A defined peer. Raises UnknownPeerError; RequestError where the role change is begun on the wrong cluster."""
         if name == self.own.name:
@@ -154,13 +159,12 @@ class RoleChange:
         peer, origin = (next((getattr(each, name) for each in steps if hasattr(each, name)), "") for name in _PARTIES)
         epoch = max((getattr(each, "epoch", 0) for each in steps), default=0)
         successor = self.peer(peer) if peer else None
-        own = self.cluster.ledger.successions.address(self.own)
         return {
             "cluster": self.own.name,
             "origin": self.own.name if peer else ClusterId.parse(origin).name,
             "successor": successor.name if successor else self.own.name,
             "epoch": str(epoch),
-            "zookeepers": successor.zookeepers if successor else own,
+            "zookeepers": successor.zookeepers if successor else self.own_address,
         }
 
     def _tell(self, _: int, step: CommitStep[RoleChange]) -> None:

@@ -56,7 +56,7 @@ class PreparePeer(CommitStep[RoleChange]):
     def execute(self, context: RoleChange) -> None:
         """Ask the peer to define this cluster, and to enable the tables that come from here."""
         with context.link(self.peer) as link:
-            link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, own_address(context)))
+            link.take_over(TakeOver(context.own, context.peer(self.peer).cluster, context.own_address))
         context.is_prepared = True
 
     def describe(self) -> str:
@@ -155,7 +155,7 @@ class PromotePeer(CommitStep[RoleChange]):
         succession = self._succession(context)
         with context.link(self.peer) as link:
             context.has_asked = True
-            link.take_over(TakeOver(context.own, succession.successor, own_address(context), succession))
+            link.take_over(TakeOver(context.own, succession.successor, context.own_address, succession))
         context.cluster.ledger.successions.record(succession)
 
     def describe(self) -> str:
@@ -252,10 +252,11 @@ def switchover(context: RoleChange, peer: str) -> SwitchedOver:
     began = time.monotonic()
     if steps := context.unfinished_steps():
         epoch = _epoch_of(context, steps, peer)
+        is_stopped = context.cluster.coordination.role().state.epoch >= epoch
         try:
             context.finish(steps)
-        except StepFailedError as error:
-            error.hint = _UNDECIDED  # an earlier run may have asked the peer
+        except StepFailedError as error:  # an earlier run may have asked the peer
+            error.hint = _UNDECIDED if is_stopped or error.number else f"{context.own.name} takes writes. {_AGAIN}"
             raise
     elif (done := _already(context, peer)) is not None:
         _check_in_force(context, done)
@@ -289,6 +290,9 @@ def cancel(context: RoleChange) -> RoleState:
     promotion = next((step for step in steps if isinstance(step, PromotePeer)), None)
     if promotion is None:
         raise RequestError("no switchover of this cluster is unfinished", "See walship ops list")
+    with context.leased() as stored:
+        if stored is not None and context.cluster.coordination.role().state.epoch < promotion.epoch:
+            return _take_writes(context, 0, steps)  # writes were not stopped, so the peer was not asked
     peer = promotion.peer
     asked = TakeOver(context.own, context.peer(peer).cluster, cancelled=promotion.epoch)
     try:
@@ -329,11 +333,6 @@ def _lag_s(context: RoleChange, peer: str) -> float:
         if file in rows and status.finished < max(status.needed, durable.get(file, 0))
     ]
     return round((lag.now - min(behind, default=lag.now)) / 1e6, 3)
-
-
-def own_address(context: RoleChange) -> str:
-    """The address at which peers find this cluster's ZooKeeper."""
-    return context.cluster.ledger.successions.address(context.own)
 
 
 def _steps(peer: str, epoch: int) -> tuple[CommitStep[RoleChange], ...]:

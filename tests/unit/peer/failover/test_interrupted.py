@@ -109,6 +109,27 @@ def test_a_role_change_that_failed_often_goes_on_when_it_is_run_again(pair: Pair
     assert active(pair) == [other]
 
 
+def test_a_switchover_that_was_killed_before_writes_stopped_says_so_and_is_undone_though_the_peer_is_away(
+    pair: Pair,
+) -> None:
+    (source,) = active(pair)
+    other = pair.other(source)
+    with pytest.raises(Killed):
+        switchover(source.command(Failpoint(2)), other.name)
+    source.bury()
+    other.is_away = True
+    refusals = plan_switchover(source.command(), other.name).refusals
+    assert any(each.endswith("if it is lost: walship switchover --cancel") for each in refusals)
+    with pytest.raises(StepFailedError, match=f"{other.name} does not answer") as failed:
+        switchover(source.command(), other.name)
+    assert failed.value.hint.startswith(f"{source.name} takes writes. Run it again, or undo it")
+    before = source.role()
+    assert cancel(source.command()) == before and before.role is Role.ACTIVE
+    assert not source.command().unfinished()
+    other.is_away = False
+    assert switchover(source.command(), other.name).successor == other.name
+
+
 def test_a_switchover_is_not_done_already_if_the_peer_is_not_active_any_more(pair: Pair) -> None:
     (source,) = active(pair)
     other = pair.other(source)
