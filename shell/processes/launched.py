@@ -86,9 +86,13 @@ class Launched:
             raise error
 
     def leave_running(self) -> None:
-        """Cut the tie, so that the cluster runs on."""
+        """Cut the tie, so that the cluster runs on. ReplicationError if it has just ended."""
         if self.lifeline is not None:
-            os.write(self.lifeline, DETACH)
+            try:
+                os.write(self.lifeline, DETACH)
+            except BrokenPipeError:
+                self.join()
+                self.check()
             os.close(self.lifeline)
             self.lifeline = None
 

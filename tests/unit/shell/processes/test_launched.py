@@ -66,3 +66,16 @@ def test_one_that_ended_says_why(tmp_path: Path, ends: str, told: str, code: int
     with pytest.raises(ReplicationError, match=f"east {told}") as caught:
         launched.check()
     assert caught.value.exit_code == code
+
+
+def test_one_that_ends_as_it_is_left_running_is_not_said_to_run(tmp_path: Path) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    launched = Launched("east", tmp_path / "walship.toml", config, ("master",))
+    launched.output.parent.mkdir()
+    readable, launched.lifeline = os.pipe()
+    os.close(readable)
+    with launched.output.open("wb") as output:
+        launched.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"], stdout=output)
+    with pytest.raises(ReplicationError, match="did not stay up: exit code 7"):
+        launched.leave_running()
+    launched.stop()
