@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 from typer import Option
@@ -20,8 +22,8 @@ def reincarnate(
     """Give a stopped cluster that was restored from a backup a new id."""
     from peer.repair.reincarnate import reincarnate as change
 
-    config = _stopped(invocation, sure=yes)
-    done = change(config)
+    with _stopped(invocation, sure=yes) as config:
+        done = change(config)
     old, new = done.was, done.now
     invocation.printer.value(
         {"was": str(old), "is": str(new), "taken_up": done.taken_up, "kept_beside": done.kept_beside},
@@ -43,15 +45,14 @@ def rebuildledger(
     from replication.files.local import LocalFiles
     from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 
-    config = _stopped(invocation, sure=yes)
-    if config.shares_ledger:
-        raise RequestError(
-            "several hosts share the ledger, so it cannot be rebuilt from the files of this one",
-            "Restore it from PostgreSQL's own backup, then, on each host: walship reincarnate",
-        )
-    catalog = IcebergCatalog(configured_catalog(config))
-    made = rebuild_ledger(config, catalog, LocalFiles())
-    catalog.close()
+    with _stopped(invocation, sure=yes) as config:
+        if config.shares_ledger:
+            raise RequestError(
+                "several hosts share the ledger, so it cannot be rebuilt from the files of this one",
+                "Restore it from PostgreSQL's own backup, then, on each host: walship reincarnate",
+            )
+        with closing(IcebergCatalog(configured_catalog(config))) as catalog:
+            made = rebuild_ledger(config, catalog, LocalFiles())
     printer = invocation.printer
     printer.value(
         made,
@@ -63,18 +64,17 @@ def rebuildledger(
         printer.note(line)
 
 
-def _stopped(invocation: Invocation, *, sure: bool) -> Config:
-    """The configuration of a cluster that does not run on this host, once its header is printed."""
-    from shell.processes.preflight import running_pid
+@contextmanager
+def _stopped(invocation: Invocation, *, sure: bool) -> Iterator[Config]:
+    """The configuration of a cluster that does not run on this host, nor starts meanwhile; its header is printed."""
+    from shell.processes.preflight import data_dir_lock
 
     file = invocation.config_file("--cluster")
     config = configuration.load(file)
     invocation.printer.header(config.cluster.name, str(file))
-    pid = running_pid(config.run_dir)
-    if pid is not None:
-        raise RequestError(f"{config.cluster.name} runs here (process {pid})", "Stop it first: walship down")
-    if not sure:
-        raise RequestError(
-            "the cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
-        )
-    return config
+    with data_dir_lock(config):
+        if not sure:
+            raise RequestError(
+                "the cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
+            )
+        yield config
