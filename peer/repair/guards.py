@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from peer.polling import polls
@@ -17,6 +17,17 @@ from replication.ledger.base import FileKind, FileRow
 from replication.writer.wal.registration import lock_path
 
 _LOCK_S = 1.0
+
+
+def check_unwritten(files: Files, wal_dir: str) -> None:
+    """RequestError while a program on this host is a writer: it would go on in files that count as closed."""
+    for name in files.names(wal_dir):
+        if name.endswith(".lock"):
+            with closing(files.open(f"{wal_dir}/{name}")) as lock:
+                try:
+                    lock.lock()
+                except LockedFileError:
+                    raise RequestError(f"a program here is still a writer of the cluster: {name}", "End it") from None
 
 
 def check_host(row: FileRow, here: str, coordination: Coordination | None) -> None:
