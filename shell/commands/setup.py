@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shell.processes.supervise import RoleEvent
 
 FILE_NAME = "walship.toml"
+_NAMELESS = "cluster name, so give one with --name"
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 45.0
 
@@ -69,7 +70,7 @@ def init(
     options: InitOptions,
 ) -> None:
     """Write the configuration of a new cluster, or of another host of a cluster."""
-    name = check_name(options.name or directory.absolute().name, "cluster name")
+    name = check_name(options.name or directory.absolute().name, "cluster name" if options.name else _NAMELESS)
     own: dict[str, object] = {"port": options.port}
     keeper = {"embedded": False, "servers": options.zookeepers} if options.zookeepers else own
     pem = {} if options.certificates is None else _pem_files(options.certificates.absolute(), options.host or name)

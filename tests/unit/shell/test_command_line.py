@@ -208,8 +208,11 @@ def test_init_standby_begins_as_standby_and_only_once(tmp_path, capsys):
         assert ledger.terms.role() == RoleState(Role.ACTIVE, 3)
 
 
-def test_a_name_that_can_be_no_cluster_is_refused(tmp_path):
+def test_a_name_that_can_be_no_cluster_is_refused(tmp_path, capsys):
     assert main.run(["init", str(tmp_path / "x"), "--name", "a/b"]) == 3
+    assert "--name" not in capsys.readouterr().err
+    assert main.run(["init", str(tmp_path / "my cluster")]) == 3
+    assert "'my cluster' cannot be a cluster name, so give one with --name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
