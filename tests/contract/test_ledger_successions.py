@@ -24,6 +24,7 @@ from tests.contract.ledger_stores import (
     Stores,
     applied,
     claims,
+    own_wal,
     stream,
     table,
     wal,
@@ -246,3 +247,15 @@ def test_the_address_of_another_cluster_is_kept(stores: Stores, ledger: Ledger) 
     for address in ("a:1/walship/east", "b:1/walship/east", ""):
         ledger.successions.keep_address(EAST, address)
     assert stores.another().successions.address(EAST) == "b:1/walship/east"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_lost_cluster_counts_beyond_a_cut_only_tables_that_it_sends(ledger: Ledger, sent: bool) -> None:
+    """Of other tables the successor keeps no lost writes that a person could look for there."""
+    ledger.tables.create(FLIGHTS)
+    own_wal(ledger, 2)
+    if sent:
+        ledger.rules.define(Peer("north", "zk:2181/x", NORTH), ledger.terms.current())
+        ledger.rules.enable("north", FLIGHTS.uuid, ["default"], FLIGHTS.name, ledger.terms.current())
+    known = ledger.successions.record(Succession(WEST, NORTH, 2, 7, is_planned=False))
+    assert ledger.successions.landed_beyond(known) == (2 if sent else 0)

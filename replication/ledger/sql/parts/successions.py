@@ -20,6 +20,7 @@ from replication.ledger.sql.queries.batches import forget_beyond
 from replication.ledger.sql.queries.cuts import complete_upto, coverage_after
 from replication.ledger.sql.queries.epochs import epoch_of, highest_epoch, raise_epoch
 from replication.ledger.sql.queries.files import newest_commit
+from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import stream_id, table_spec
 from replication.ledger.sql.store.prepared import Prepared, upsert
@@ -169,6 +170,9 @@ def _record(connection: Connection, succession: Succession) -> Succession:
         forget_beyond(connection, joined)
         is_later = joined.at > int(meta(connection, REBUILT) or 0)
         covered = coverage_after(connection, joined.origin, joined.complete_upto, growing=False) if is_later else {}
+        if meta(connection, "cluster") == str(joined.origin):  # of tables that it does not send nothing comes too late
+            sent = set(connection.scalars(sa.select(sending.rules.c.table_uuid)))
+            covered = {stream: ranges for stream, ranges in covered.items() if str(stream.table) in sent}
         if left := dict(islice(beyond(covered, joined.cut).items(), _BEYOND_MAX)):
             text = replace(joined, cut=left).encode().hex()
             put_meta(connection, {_beyond_name(joined): text})
