@@ -268,7 +268,8 @@ class ZookeeperTree:
         except (NoAuthError, AuthFailedError):
             raise CoordinationError(
                 f"{doing} at {self._servers}: the nodes of this cluster belong to another credential",
-                f"Use {FILE_NAME} of a data directory whose cluster runs; walship up writes it",
+                f"Use {FILE_NAME} of a data directory whose cluster runs; walship up writes it; or set a root that was"
+                " never used, as for a cluster that was wiped: [zookeeper] root",
             ) from None
         except KazooException as error:
             what = f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()
