@@ -19,7 +19,6 @@ from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column, add_group
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, StreamId
-from replication.core.roles import Role
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.succession import Succession
 from replication.errors import NoSpaceError, RequestError
@@ -168,58 +167,6 @@ def test_quarantined_frames_and_lost_writes_are_not_applied_by_a_ledger_made_ane
         back.replay()
         assert sorted(row["id"] for row in back.shown(spec)) == [0, 1, 2, 10, 11]
     back.close()
-
-
-def test_no_new_frame_s_copy_takes_the_place_of_one_from_before_a_ledger_was_made_anew(
-    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
-) -> None:
-    """It may be all that is left of an acked row: the file of a lost write is deleted as that of an applied one."""
-    east, _, spec = sites
-    late = Wal(east, "w0")
-    late.append(spec, rows(10, 2))
-    east.register()
-    copies = str(east.config.data_dir / "quarantine")
-    copy = Path(save_frame(LocalFiles(), copies, late.row.file, 256, Path(late.path).read_bytes()[256 : late.length]))
-    before = copy.read_bytes()
-    lose_ledger(east)
-    Path(late.path).unlink()  # it was retired
-    made = rebuild_ledger(east.config, east.tables, LocalFiles())
-    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
-    new = Wal(back, "w1")
-    new.append(spec, rows(20, 3))
-    save_frame(LocalFiles(), copies, new.row.file, 256, Path(new.path).read_bytes()[256 : new.length])
-    assert copy.read_bytes() == before
-    back.close()
-
-
-def test_a_cluster_that_began_as_standby_takes_no_writes_once_its_ledger_and_zookeeper_are_made_anew(
-    tmp_path: Path,
-) -> None:
-    west = TableSite(tmp_path, "west")
-    lose_ledger(west)
-    section = west.config.cluster.model_copy(update={"standby": True})
-    made = rebuild_ledger(west.config.model_copy(update={"cluster": section}), west.tables, LocalFiles())
-    back = TableSite(tmp_path, "west", cluster=made.cluster, tables=west.tables)
-    assert back.ledger.terms.role().role is Role.STANDBY
-    back.close()
-
-
-def test_what_is_left_of_a_lost_ledger_is_not_applied_to_the_one_made_anew(
-    sites: tuple[TableSite, TableSite, TableSpec],
-) -> None:
-    """SQLite takes a WAL beside a database for that database's own."""
-    east, _, spec = sites
-    Wal(east, "w0").append(spec, rows(0, 3))
-    east.register()
-    left = east.config.data_dir / "ledger.db-wal"
-    content = left.read_bytes()
-    lose_ledger(east)
-    left.write_bytes(content)  # a killed cluster leaves it
-    with pytest.raises(RequestError, match="there is a ledger at .*ledger.db-wal") as refused:
-        rebuild_ledger(east.config, east.tables, LocalFiles())
-    assert "move it away" in refused.value.hint
-    left.unlink()
-    assert rebuild_ledger(east.config, east.tables, LocalFiles()).tables == (spec.name,)
 
 
 def test_rows_from_after_an_old_failover_do_not_count_as_left_out_by_it_in_a_ledger_made_anew(
