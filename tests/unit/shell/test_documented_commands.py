@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import typer.main
 
+from peer.client.connect import find_config
+from replication.settings import ZooKeeperSection
 from shell.main import make_app
 
 ROOT = Path(__file__).parents[3]
@@ -54,6 +56,18 @@ def test_the_command_line_takes_what_a_page_shows(page: Path, monkeypatch: pytes
         except Exception as error:
             raise AssertionError(f"walship {shlex.join(words)}: {error!r}") from error
     assert len(lines) > 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_connect_takes_what_a_page_gives_it(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr("peer.client.connect._from_zookeeper", lambda address, _: taken.append(address))
+    monkeypatch.setattr("replication.config.load", taken.append)
+    given = re.findall(r'connect\((\[[^]]*\]|"[^"]*").*\) as', page.read_text())
+    targets = [target for each in given for target in re.findall(r'"([^"]*)"', each)]
+    for target in targets:
+        find_config(target, ZooKeeperSection())
+    assert taken == targets
 
 
 def test_a_hint_names_verbs_that_there_are() -> None:
