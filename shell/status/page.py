@@ -81,9 +81,10 @@ def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
     if found.location:
         printer.line(f"location of this host: {found.location}")
     if members.problem:
+        end = "" if members.problem.endswith("?") else "."
         printer.note(
-            f"ZooKeeper does not tell what runs: {members.problem}. Until it does, no writer acks; what follows is what"
-            " the ledger knows"
+            f"ZooKeeper does not tell what runs: {members.problem}{end} Until it does, no writer acks; what follows is"
+            " what the ledger knows"
         )
         return
     printer.line(

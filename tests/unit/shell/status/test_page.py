@@ -71,6 +71,16 @@ def test_a_cluster_that_zookeeper_does_not_have_is_not_taken_for_a_silent_zookee
     site.close()
 
 
+def test_a_hint_that_is_a_question_is_not_followed_by_a_full_stop(tmp_path: Path) -> None:
+    site, err = Site(tmp_path, "east"), io.StringIO()
+    printer = Printer(False, Console(file=io.StringIO()), Console(file=err, width=400))
+    for problem in ("it does not answer. Is its TLS right?", "it does not answer"):
+        show_status(printer, collect(site.config, site.ledger, Members(problem=problem)))
+    assert "Is its TLS right? Until it does" in err.getvalue()
+    assert "it does not answer. Until it does" in err.getvalue()
+    site.close()
+
+
 def test_a_successor_that_is_standby_says_that_no_cluster_takes_writes(tmp_path: Path) -> None:
     """A failover was abandoned before it took writes."""
     site = Site(tmp_path, "east")
