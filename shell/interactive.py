@@ -196,6 +196,7 @@ def interact(shell: Shell, printer: Printer) -> int:
         completer=shell.completer(),
         auto_suggest=AutoSuggestFromHistory(),
         complete_while_typing=True,
+        complete_in_thread=True,  # a ledger that does not answer delays no key
     )
     printer.line("walship shell: Tab completes, help lists the verbs, Ctrl-D leaves.")
     while True:

@@ -6,13 +6,17 @@ import os
 import pwd
 import signal
 import stat
+import threading
+from functools import partial
 
 import pytest
+from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
-from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.completion import CompleteEvent, Completer
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output import DummyOutput
 
 from replication.errors import ConfigError
@@ -134,6 +138,36 @@ def test_each_pasted_line_is_one_of_its_own(app, monkeypatch):
         ["pause", "west"],
         ["sql", "select 1\nfrom t"],
     ]
+
+
+def test_keys_are_taken_while_the_names_of_tables_are_waited_for(app, monkeypatch):
+    """Of a ledger that does not answer."""
+    asked, typed_on, answered = threading.Event(), threading.Event(), []
+
+    class Waiting(Completer):
+        def get_completions(self, document, complete_event):
+            asked.set()
+            answered.append(typed_on.wait(10))
+            return iter(())
+
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr("shell.interactive._history", InMemoryHistory)
+    monkeypatch.setattr(Shell, "completer", lambda _: Waiting())
+    keys = KeyBindings()
+    keys.add("c-x")(lambda _: typed_on.set())
+    monkeypatch.setattr("shell.interactive.PromptSession", partial(PromptSession, key_bindings=keys))
+    with create_pipe_input() as typed, create_app_session(input=typed, output=DummyOutput()):
+        typed.send_text("exi")
+
+        def type_on():
+            asked.wait(10)
+            typed.send_text("\x18t\r")
+
+        typing = threading.Thread(target=type_on)
+        typing.start()
+        assert interact(shell_of(app, Recorder()), Printer(False)) == 0
+        typing.join()
+    assert answered[0]
 
 
 @pytest.mark.parametrize("line", ["exit", "quit", " EXIT ", "exit;"])
