@@ -75,6 +75,10 @@ class Server:
     def stop(self, mode: str = "immediate") -> None:
         self._run(BINARIES[-1], "-D", self.data, "-w", "-m", mode, "stop")
 
+    def reload(self) -> None:
+        """Read pg_hba.conf again."""
+        self._run(BINARIES[-1], "-D", self.data, "reload")
+
     def _run(self, *command: str | Path) -> None:
         """With its output in a file: a server holds on to a pipe."""
         whole = [*self._inside, *self._as_user, *map(str, command)]

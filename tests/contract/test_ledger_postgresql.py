@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -154,6 +155,27 @@ def test_a_user_who_may_make_no_tables_in_the_database_is_told_so_with_the_remed
     with pytest.raises(CoordinationError, match="permission denied for schema public") as told:
         initialise(server.url(name).replace("//walship@", f"//{name}@"), WEST)
     assert told.value.hint.endswith(f'ALTER DATABASE "{name}" OWNER TO "{name}"')
+
+
+def test_a_wrong_password_user_or_database_is_to_be_corrected_in_the_address(server: pg.Server) -> None:
+    admin = sa.create_engine(server.url("postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    admin.dispose()
+    rules = Path(server.data, "pg_hba.conf")
+    before = rules.read_text()
+    rules.write_text(f"local all guarded scram-sha-256\nlocal all all trust\n{before}")
+    server.reload()
+    at = server.url("postgres").partition("@")[2]
+    for wrong in (
+        f"postgresql://guarded:wrong@{at}",
+        f"postgresql://guarded@{at}",
+        f"postgresql://nobody@{at}",
+        server.url("nowhere"),
+    ):
+        with pytest.raises(CoordinationError) as told:
+            open_ledger(wrong)
+        assert told.value.hint.startswith("Correct the user, the password and the database in [ledger] url"), told.value
 
 
 def test_reads_can_change_nothing(url: str) -> None:

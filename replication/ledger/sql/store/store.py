@@ -9,6 +9,7 @@ then the server ends its session and the transaction.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -37,6 +38,7 @@ _CONNECT_S = 10
 _SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _DENIED = "42501"  # its insufficient_privilege
+_REFUSED = re.compile('FATAL: .*(authentication failed|pg_hba.conf|(role|database) ".*" does not exist)|no password')
 _MEMORY = (":memory:", "", None)
 #: Errors of a store that fails, and not of a statement. The second ones only of these very classes.
 _FAILURES = (sa.exc.OperationalError, sa.exc.InternalError, sqlite3.OperationalError)
@@ -66,7 +68,6 @@ class SqlStore:
     """
 
     def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Prepare the engines without connecting."""
         self.url = _driver_url(url)
         self._timeout_s = busy_timeout_s
         self._lock = threading.Lock()
@@ -77,10 +78,7 @@ class SqlStore:
         if self.path is not None:
             refuse_exposed(self.path)
         self._decided = None if self.path is None else decisions_file(self.path)
-        if self.is_sqlite:
-            self._writer, self._reader = self._sqlite_engines()
-        else:
-            self._writer, self._reader = self._postgresql_engines()
+        self._writer, self._reader = self._sqlite_engines() if self.is_sqlite else self._postgresql_engines()
 
     def _sqlite_engines(self) -> tuple[Engine, Engine]:
         arguments = {"isolation_level": None, "check_same_thread": False, "timeout": self._timeout_s}
@@ -241,6 +239,8 @@ class SqlStore:
             if denied or lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
                 what, owns = message_line(cause or error), f'"{self.url.database}" OWNER TO "{self.url.username}"'
                 hint = f"Let its user own its database: ALTER DATABASE {owns}" if denied else self._remedy
+                if _REFUSED.search(what):
+                    hint = "Correct the user, the password and the database in [ledger] url, or let the server take them"
                 raise CoordinationError(f"the ledger at {self._name} failed: {what}", hint) from error
             raise
 
