@@ -6,7 +6,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -176,6 +178,15 @@ def test_a_wrong_password_user_or_database_is_to_be_corrected_in_the_address(ser
         with pytest.raises(CoordinationError) as told:
             open_ledger(wrong)
         assert told.value.hint.startswith("Correct the user, the password and the database in [ledger] url"), told.value
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_longer_than_for_others() -> None:
+    """As of the shell, which asks for the names of tables while someone types."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(CoordinationError):
+            open_ledger(f"postgresql://walship@127.0.0.1:{silent.getsockname()[1]}/east", busy_timeout_s=1)
+        assert time.monotonic() - began < 6
 
 
 def test_reads_can_change_nothing(url: str) -> None:

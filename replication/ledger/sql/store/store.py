@@ -300,7 +300,7 @@ def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:
         "tcp_user_timeout": _SILENT_S * 1000,
     }
     client = {
-        "connect_timeout": _CONNECT_S,
+        "connect_timeout": int(max(2, min(timeout_s, _CONNECT_S))),  # 2 is the least
         "keepalives_idle": _SILENT_S // 3,
         "keepalives_interval": _SILENT_S // 3,
         "keepalives_count": 2,
