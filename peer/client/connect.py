@@ -62,7 +62,7 @@ def connect(
         config = find_config(target, zookeeper_tls)
         cluster = Cluster(config, _ledger(config))
     else:
-        raise ConfigError("several clusters were given", "Give one, or follow=True")
+        raise ConfigError(f"{target!r} is not one cluster", "Give a file or an address, or several with follow=True")
     if for_writing:
         try:
             if following is not None:

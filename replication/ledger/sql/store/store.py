@@ -240,7 +240,9 @@ class SqlStore:
                 what, owns = message_line(cause or error), f'"{self.url.database}" OWNER TO "{self.url.username}"'
                 hint = f"Let its user own its database: ALTER DATABASE {owns}" if denied else self._remedy
                 if _REFUSED.search(what):
-                    hint = "Correct the user, the password and the database in [ledger] url, or let the server take them"
+                    hint = (
+                        "Correct the user, the password and the database in [ledger] url, or let the server take them"
+                    )
                 raise CoordinationError(f"the ledger at {self._name} failed: {what}", hint) from error
             raise
 
