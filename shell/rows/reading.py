@@ -28,7 +28,7 @@ def _in_text() -> Iterator[None]:
     """Say of a value that has no text, such as a date after year 9999, what to do."""
     try:
         yield
-    except (OverflowError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (OverflowError, ValueError, pa.ArrowNotImplementedError) as error:
         raise RequestError(
             f"a value cannot be printed: {str(error).strip().splitlines()[0]}",
             "Cast it in the query, for instance COLUMN::varchar",

@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +29,26 @@ def test_any_type_is_printed_as_text(capfdbinary):
     print_rows(Printer(as_json=False), iter([batch]), batch.schema)
     printed = capfdbinary.readouterr().out
     assert b"days=1" in printed and rb"\x00a" in printed and rb"\\xff" in printed
+
+
+def test_a_time_finer_than_python_has_is_to_be_cast_where_it_cannot_be_printed():
+    """Arrow gives it as pandas' own, which the command does not load."""
+    script = """
+import pyarrow as pa
+from replication.errors import RequestError
+from replication.tables.pandas_later import load_pandas_later
+from shell.cli.render import Printer
+from shell.rows.reading import print_rows
+load_pandas_later()
+for kind in (pa.timestamp("ns"), pa.time64("ns")):
+    batch = pa.record_batch({"at": pa.array([1], kind)})
+    try:
+        print_rows(Printer(as_json=True), iter([batch]), batch.schema)
+    except RequestError as error:
+        print(error.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.stdout.count("Cast it in the query, for instance COLUMN::varchar") == 2, done
 
 
 def test_columns_of_one_name_are_told_apart(capfd, tmp_path):
