@@ -24,7 +24,7 @@ from replication.errors import ForeignMaintenanceError, RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
-from replication.tables.duckdb.batches import arrow_batches
+from replication.tables.duckdb.batches import arrow_batches, fit_for_arrow
 from replication.tables.duckdb.confined import confine, one_query, refusal
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
@@ -354,7 +354,7 @@ def query_result(connection: duckdb.DuckDBPyConnection, query: str | duckdb.Stat
     statement = one_query(connection, query) if isinstance(query, str) else query
     try:
         with _ended_if_left(connection):
-            rows = _stoppable(connection, lambda: arrow_batches(connection.sql(statement)))
+            rows = _stoppable(connection, lambda: arrow_batches(fit_for_arrow(connection.sql(statement))))
             return pa.RecordBatchReader.from_batches(rows.schema, _batches(connection, rows))
     except duckdb.Error as error:
         refuse_unreadable(error)

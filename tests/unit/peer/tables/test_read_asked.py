@@ -12,6 +12,7 @@ import pytest
 from peer.tables.fold import merge_changes
 from peer.tables.read import query_result, read
 from replication.errors import RequestError
+from replication.tables.base import open_duckdb
 from tests.fakes.tables import MemoryTables
 from tests.tables_made import keyed
 from tests.versions import Version, append, shown
@@ -73,3 +74,22 @@ def test_a_query_that_fails_after_its_first_rows_is_refused_with_what_duckdb_say
         assert rows.read_next_batch().num_rows
         with pytest.raises(RequestError, match="no such day"):
             rows.read_all()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("340282366920938463463374607431768211455::uhugeint", "340282366920938463463374607431768211455"),
+        ("md5_number('a')", "129134844867590561315626153795017621772"),
+        ("'101'::bit", "101"),
+        ("['101'::bit]", "[101]"),
+        ("'12:30:00+05:30'::timetz", "12:30:00+05:30"),
+        ("12::bignum", "12"),
+        ("{'a': 1::variant}", "{'a': 1}"),
+    ],
+)
+def test_a_value_of_a_type_that_arrow_does_not_have_is_given_as_text(value: str, text: str) -> None:
+    connection = open_duckdb()
+    found = query_result(connection, f'select {value} as "a b", 1 as one').read_all()
+    assert found.to_pylist() == [{"a b": text, "one": 1}]
+    connection.close()
