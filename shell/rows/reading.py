@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyarrow import csv
 
 from replication.core.rows.escaped import escaped_column
+from replication.core.rows.years import check_years
 from replication.error_text import counted
-from replication.errors import NoSpaceError, RequestError
+from replication.errors import NoSpaceError, RequestError, SchemaError
 from shell.cli.render import Printer, to_json
 
 _SHOWN_ROWS = 1000
@@ -28,9 +29,10 @@ def _in_text() -> Iterator[None]:
     """Say of a value that has no text, such as a date after year 9999, what to do."""
     try:
         yield
-    except (OverflowError, ValueError, pa.ArrowNotImplementedError) as error:
+    except (OverflowError, ValueError, pa.ArrowNotImplementedError, SchemaError) as error:
+        what = error.what if isinstance(error, SchemaError) else str(error).strip().splitlines()[0]
         raise RequestError(
-            f"a value cannot be printed: {str(error).strip().splitlines()[0]}",
+            f"a value cannot be printed: {what}",
             "Cast it in the query, for instance COLUMN::varchar",
         ) from None
 
@@ -127,6 +129,7 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Binary columns as text that ``write`` reads, nested ones as JSON: CSV has no form for them."""
+    check_years(batch)  # Arrow writes others wrongly, or a remark in their place
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_nested(field.type):

@@ -127,6 +127,17 @@ def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(t
         assert not (tmp_path / "a.parquet").exists()
 
 
+@pytest.mark.parametrize(("last", "kind"), [(2147483647, pa.date32()), (1 << 62, pa.timestamp("us", "UTC"))])
+def test_a_time_that_arrow_has_no_text_for_is_refused_in_csv(tmp_path, last, kind):
+    """DuckDB's infinity, and times of distant years. Arrow writes a remark, or another year."""
+    batches = [pa.record_batch({"at": pa.array(values, kind)}) for values in ([0, None], [], [None], [None, last])]
+    with pytest.raises(RequestError, match="cannot be printed.*'at'.*varchar"):
+        print_rows(Printer(as_json=False), iter(batches), batches[0].schema)
+    with pytest.raises(RequestError, match="cannot be printed.*'at'.*varchar"):
+        save_rows(tmp_path / "a.csv", iter(batches), batches[0].schema)
+    assert not (tmp_path / "a.csv").exists()
+
+
 def test_a_time_after_year_9999_that_a_query_gives_is_refused_with_what_to_do(tmp_path, monkeypatch):
     late = pa.array([1 << 60], pa.timestamp("us"))
     flat = pa.record_batch({"at": late})
