@@ -270,7 +270,7 @@ class Cluster:
         return (opened := self._opened).writer.upsert(opened.tables.get(table), rows, batch_id)
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
-        """As :meth:`upsert`, returning a future at once. Its callbacks must not block: they would delay all appends."""
+        """As :meth:`upsert`, with a future at once. Its callbacks must not block all appends, nor close the handle."""
         return (opened := self._opened).writer.upsert_async(opened.tables.get(table), rows, batch_id)
 
     def restate(self, logs: Iterable[LogBatch], commit: int) -> Position:

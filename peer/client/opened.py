@@ -146,10 +146,15 @@ class OpenedParts:
             return self._reader
 
     def close(self) -> None:
-        """Write the appends that wait, and close everything. Idempotent; does nothing in a forked child."""
+        """Write the appends that wait, and close everything. Idempotent; does nothing in a forked child.
+
+        RequestError in a future's callback: nothing is closed.
+        """
         if os.getpid() != self._process:
             return
         with self._lock, self._reader_lock:
+            if self._writer is not None:
+                self._writer.check_may_close()
             self._closed = True
             parts = [self._observed, self._coordination, self._reader, self._writer]
             self._writer = self._reader = self._coordination = self._observed = None

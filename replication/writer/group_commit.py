@@ -10,7 +10,7 @@ from replication import log
 from replication.core.frame import Codec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.errors import ReplicationError
+from replication.errors import ReplicationError, RequestError
 from replication.writer.append_queue import AppendQueue
 from replication.writer.merge import FrameMerge, MergedBatch
 from replication.writer.pending import AppendStep, PendingAppend
@@ -54,6 +54,11 @@ class GroupCommit:
         append.error = error
         if not self._queue.put_end(append):
             append.finish()
+
+    def check_may_close(self) -> None:
+        """Raise RequestError in a callback of an append, which the commit thread would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise RequestError("an append's callback cannot close what runs it", "Close it in another thread")
 
     def close(self) -> bool:
         """Write queued steps, close the WAL and stop. Return whether every WAL is CLOSED in the ledger. Idempotent."""

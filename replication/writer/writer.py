@@ -225,6 +225,10 @@ class Writer:
         self._commit.submit(AppendStep(append, 0, None, is_last=True))
         append.result(self._timeout_s)
 
+    def check_may_close(self) -> None:
+        """Raise RequestError in a future's callback."""
+        self._commit.check_may_close()
+
     def close(self) -> None:
         """Write queued appends, abort imports under way, close the WAL and unregister the writer. Idempotent."""
         self._bulk.close()

@@ -14,11 +14,13 @@ from peer.status.members import Members
 from replication import config as configuration
 from replication.coordination import zookeeper
 from replication.coordination.host import host_record
+from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, RequestError, StorageError
 from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
 from tests.sessions import session_of
+from tests.sites import Site, table
 
 EAST = ClusterId("east", UUID(int=1))
 
@@ -37,6 +39,9 @@ def test_a_writer_that_cannot_be_closed_leaves_nothing_else_open(
     coordination = opened.coordination
 
     class Failing:
+        def check_may_close(self) -> None:
+            pass
+
         def close(self) -> None:
             raise StorageError("the disk has failed")
 
@@ -44,6 +49,32 @@ def test_a_writer_that_cannot_be_closed_leaves_nothing_else_open(
     with pytest.raises(StorageError):
         opened.close()
     assert not session_of(coordination)
+
+
+def test_a_callback_that_closes_the_handle_is_refused_and_a_later_close_ends_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had left the writer's lease, and the lock by which its host tells that it lives."""
+    site, refused = Site(tmp_path, "east"), list[Exception]()
+    site.coordination.enrol(MemberKind.WORKERS, "h0", {})
+    spec, before = table(), set(threading.enumerate())
+    site.ledger.tables.create(spec)
+    opened = OpenedParts(site.config, site.ledger)
+    monkeypatch.setattr(opened, "_coordination", site.coordination)
+
+    def close(_: object) -> None:
+        try:
+            opened.close()
+        except Exception as error:
+            refused.append(error)
+
+    appended = opened.writer.upsert_async(spec, [{"id": 1}])
+    appended.add_done_callback(close)
+    opened.writer.flush()
+    assert [type(each) for each in refused] == [RequestError]
+    opened.close()
+    assert not [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
+    site.close()
 
 
 def test_a_read_does_not_wait_for_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
