@@ -239,10 +239,7 @@ class SqlStore:
             if denied or lost or isinstance(error, _FAILURES) or type(error) in _UNSPECIFIC:
                 what, owns = message_line(cause or error), f'"{self.url.database}" OWNER TO "{self.url.username}"'
                 hint = f"Let its user own its database: ALTER DATABASE {owns}" if denied else self._remedy
-                if _REFUSED.search(what):
-                    hint = (
-                        "Correct the user, the password and the database in [ledger] url, or let the server take them"
-                    )
+                hint = "Correct user, password and database in [ledger] url" if _REFUSED.search(what) else hint
                 raise CoordinationError(f"the ledger at {self._name} failed: {what}", hint) from error
             raise
 

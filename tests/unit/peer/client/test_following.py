@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -30,7 +29,7 @@ from replication.core.position import Position
 from replication.core.roles import Role, RoleState
 from replication.core.rows.batch import decode_payload
 from replication.core.succession import Succession
-from replication.errors import ConfigError, CoordinationError, NoWorkerError, PeerUnavailableError, ReadOnlyClusterError
+from replication.errors import CoordinationError, NoWorkerError, PeerUnavailableError, ReadOnlyClusterError
 from replication.files.frames import frames
 from replication.ledger.base import Ledger, Peer
 from replication.ledger.sql.ledger import open_ledger
@@ -365,12 +364,6 @@ def test_a_handle_begins_at_the_next_cluster_when_the_ledger_of_the_first_is_gon
         assert handle.name == "west"
     with pytest.raises(CoordinationError, match="ledger"):
         connect(files[0], follow=True, for_writing=False)
-
-
-@pytest.mark.parametrize("given", [None, ["east.toml", "west.toml"]])
-def test_what_is_not_one_cluster_is_shown_by_connect(given: Any) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"{given!r} is not one cluster")):
-        connect(given)
 
 
 def files_of_rows(folder: Path) -> list[Path]:

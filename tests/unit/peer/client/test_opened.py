@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
 
+from peer.client.connect import connect
 from peer.client.opened import OpenedParts
 from peer.status.members import Members
 from replication import config as configuration
@@ -16,7 +18,7 @@ from replication.coordination import zookeeper
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
-from replication.errors import CoordinationError, RequestError, StorageError
+from replication.errors import ConfigError, CoordinationError, RequestError, StorageError
 from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
 from tests.sessions import session_of
@@ -75,6 +77,12 @@ def test_a_callback_that_closes_the_handle_is_refused_and_a_later_close_ends_the
     opened.close()
     assert not [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
     site.close()
+
+
+@pytest.mark.parametrize("given", [None, ["east.toml", "west.toml"]])
+def test_what_is_not_one_cluster_is_shown_by_connect(given: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{given!r} is not one cluster")):
+        connect(given)
 
 
 def test_a_read_does_not_wait_for_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
