@@ -18,10 +18,10 @@ KEPT: dict[bugs.Plant, tuple[str, int, str]] = {
     bugs.writers_are_not_awaited: ("three", 8, "after writers were stopped"),
     bugs.anybody_is_believed: ("two", 7, "no cluster takes writes"),
     bugs.failover_does_not_wait: ("two", 1, "had taken over"),
-    bugs.role_changes_before_the_succession_is_stored: ("three", 19, "two clusters take writes, and none says so"),
+    bugs.role_changes_before_the_succession_is_stored: ("three", 113, "two clusters take writes, and none says so"),
     bugs.old_epochs_are_applied_beyond_the_cut: ("two", 1, "frames that it left out"),
-    bugs.forwarded_frames_are_not_judged: ("three", 12, "frames that it left out"),
-    bugs.cuts_are_not_joined: ("three", 19, "two clusters take writes, and none says so"),
+    bugs.forwarded_frames_are_not_judged: ("three", 19, "frames that it left out"),
+    bugs.cuts_are_not_joined: ("three", 90, "two clusters take writes, and none says so"),
     bugs.role_is_only_in_zookeeper: ("chain", 728, "no cluster takes writes"),
 }
 _SEEDS = 200
