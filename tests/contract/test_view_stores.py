@@ -127,13 +127,13 @@ def test_an_instant_of_many_partitions_is_applied_whole(opened: Open) -> None:
 
 
 class Listed:
-    """A dataset of 800 partitions with 25 files each."""
+    """A dataset of 400 partitions with 25 files each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def partitions(self, dataset: str, root: str) -> list[str]:
-        return [f"{number:04}" for number in range(800)]
+        return [f"{number:04}" for number in range(400)]
 
     def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
         digest, count = "sha256:" + 64 * "0", 25 if partition.isdigit() else 0
@@ -144,10 +144,10 @@ class Listed:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["file-{:07}.parquet", "é{:07}/日本", "{:07}" + "x" * 200])
 def test_memory_of_views_in_the_spillable_store_stays_within_its_bound(tmp_path: Path, name: str) -> None:
-    bound, listed = 2 << 20, Listed(name)  # 003-6, 003-11
+    bound, listed = 1 << 20, Listed(name)  # 003-6, 003-11
     timeline = RecordedTimeline(MemoryRecords())
     names = listed.partitions("out", "out")
-    for begin in range(0, 800, 20):
+    for begin in range(0, 400, 20):
         adds = tuple(each for at in names[begin : begin + 20] for each in listed.files("out", "out", at))
         timeline.record(Action.COPY, "out", Changes(adds))
     store = SpillableViews(tmp_path / "view", bound - bound // 8)
@@ -158,13 +158,13 @@ def test_memory_of_views_in_the_spillable_store_stays_within_its_bound(tmp_path:
         views.sync()
         for at in names[::7]:
             assert len(views.latest("out", at)) == 25
-        for part in range(2000):
+        for part in range(1000):
             assert views.latest("out", f"nothing {part:04}") == []
         gc.collect()
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert bound // 2 < held <= bound, "20,000 versions would take ten times as much"
+    assert bound // 2 < held <= bound, "10,000 versions would take ten times as much"
     views.close()
 
 
