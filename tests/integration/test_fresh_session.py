@@ -41,6 +41,7 @@ pid = SparkContext._gateway.proc.pid
 print(" ".join(psutil.Process(pid).cmdline()))
 conf = spark.sparkContext.getConf()
 print([conf.get(key) for key in ("spark.sql.catalog.walship.jdbc.password", "spark.hadoop.fs.s3a.secret.key")])
+print(spark.sparkContext.parallelize([3], 1).map(lambda number: number + 1).collect())
 try:
     spark.sql("select nosuchcolumn from range(1)")
 except AnalysisException:
@@ -50,38 +51,14 @@ spark.stop()
 """
 
 
-def test_passwords_are_not_on_java_s_command_line_and_a_user_sees_neither_warnings_nor_logs(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _SEEN, str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=True,
-    )
-    *shown, reached, refused = done.stdout.strip().split("\n")
-    command = "\n".join(shown)
-    assert refused == "a query was refused"
-    assert reached == "['hidden-1', 'hidden-2']"
-    assert "spark.app.name=shown" in command and "hidden" not in command
-    assert done.stderr == "said by Java\n"
-
-
-_ELSEWHERE = """
-import sys
-from pathlib import Path
-from replication.tables.spark.session import open_session
-spark = open_session(None, Path(sys.argv[1]), master="local[1]")
-print(spark.sparkContext.parallelize([3], 1).map(lambda number: number + 1).collect())
-spark.stop()
-"""
-
-
-def test_python_workers_load_no_modules_of_the_current_folder(tmp_path: Path) -> None:
+def test_passwords_are_not_on_java_s_command_line_no_module_of_the_folder_is_loaded_and_a_user_sees_no_logs(
+    tmp_path: Path,
+) -> None:
+    """Python workers load no modules of the current folder, either."""
     for name in ("duckdb", "pyarrow", "pyiceberg"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError({name!r})")
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _ELSEWHERE, str(tmp_path / "spark")],
+        [sys.executable, "-P", "-c", _SEEN, str(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
@@ -89,7 +66,13 @@ def test_python_workers_load_no_modules_of_the_current_folder(tmp_path: Path) ->
         timeout=400,
         check=True,
     )
-    assert done.stdout == "[4]\n"
+    *shown, reached, computed, refused = done.stdout.strip().split("\n")
+    command = "\n".join(shown)
+    assert refused == "a query was refused"
+    assert computed == "[4]"
+    assert reached == "['hidden-1', 'hidden-2']"
+    assert "spark.app.name=shown" in command and "hidden" not in command
+    assert done.stderr == "said by Java\n"
 
 
 _ALONE = """
