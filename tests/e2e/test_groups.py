@@ -24,31 +24,36 @@ from tests.frames_on_disk import registered
 
 SCHEMA = pa.schema([("id", pa.int64()), ("open", pa.string()), ("hidden", pa.string())])
 SEARCH = """
-import sys
+import json, sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 
-folder, marker = sys.argv[1:]
-for path in sorted(path for path in Path(folder).rglob("*") if path.is_file() and "zookeeper" not in path.parts):
+def holds(path, marker):
     try:
-        held = marker.encode() in path.read_bytes()
-        if not held and path.suffix == ".parquet":
-            held = marker in repr(pq.read_table(path).to_pydict())
+        if marker.encode() in path.read_bytes():
+            return True
+        return path.suffix == ".parquet" and marker in repr(pq.read_table(path).to_pydict())
     except (OSError, pa.ArrowException):  # expired or rewritten meanwhile
-        continue
-    if held:
-        print(path)
+        return False
+
+def held(folder, marker):
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file() and "zookeeper" not in path.parts)
+    return [str(path) for path in files if holds(path, marker)]
+
+print(json.dumps([held(*each) for each in json.loads(sys.argv[1])]))
 """
 GROUPS = {"shown": ["open"], "kept": ["hidden"]}
 
 
-def traces(site: Site, marker: str) -> list[str]:
-    """Files under a cluster's folder that hold the marker: as bytes, or as a value of a Parquet file.
+def traces(*wanted: tuple[Site, str]) -> list[list[str]]:
+    """For each cluster and marker, files under its folder that hold it: as bytes, or as a value of a Parquet file.
 
     Read by another process: to close a file of SQLite's is to let go of all locks that this process has on it.
     """
-    command = [sys.executable, "-c", SEARCH, str(site.config.data_dir), marker]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    asked = json.dumps([(str(site.config.data_dir), marker) for site, marker in wanted])
+    done = subprocess.run([sys.executable, "-c", SEARCH, asked], capture_output=True, text=True, check=True)
+    found: list[list[str]] = json.loads(done.stdout)
+    return found
 
 
 def landed_groups(site: Site, table: str) -> set[str]:
@@ -106,8 +111,9 @@ def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(
     await_fold(there, typed)
     assert shown(there, typed) == [one, one | {"id": 4}, one | {"id": 5}]
     assert landed_groups(sites[1], typed) == {"shown"}
-    assert traces(sites[1], go) and traces(sites[0], stay), "the search finds what is there"
-    assert traces(sites[1], stay) == []
+    arrived, stayed, left = traces((sites[1], go), (sites[0], stay), (sites[1], stay))
+    assert arrived and stayed, "the search finds what is there"
+    assert left == []
     verdict = compare_clusters(here, there, [typed], 60)[0]
     assert verdict.same and verdict.left.rows == verdict.right.rows == 3
     [told] = json.loads(sites[0].shell("verify", "west", typed, "--json"))
@@ -166,8 +172,9 @@ def test_only_the_enabled_families_of_a_cell_table_are_at_the_peer(
     wanted = {(b"r", "open", "q"), (b"r2", "meta", "q"), (b"r", "open", "last")}
     assert found == dict.fromkeys(wanted, go.encode())
     assert landed_groups(sites[1], table) == {"shown"}
-    assert traces(sites[1], go) and traces(sites[0], stay)
-    assert traces(sites[1], stay) == []
+    arrived, stayed, left = traces((sites[1], go), (sites[0], stay), (sites[1], stay))
+    assert arrived and stayed
+    assert left == []
     here.wait(positions[-1], timeout_s=400)
     verdict = compare_clusters(here, there, [table], 60)[0]
     assert verdict.same and verdict.left.rows == verdict.right.rows == 3
