@@ -127,6 +127,11 @@ def _stop(pid: int) -> None:
 class Site(Launched):
     """One cluster, run by ``walship up`` in a process of its own."""
 
+    def start(self, *arguments: str) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("shell.processes.launched.spawn", COMMANDS.spawn)
+            super().start(*arguments)
+
     def ready(self, role: str, other_than: int = 0) -> bool:
         state = self.state(role)
         return state is not None and state.state == "ready" and state.pid != other_than
