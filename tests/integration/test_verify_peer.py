@@ -55,6 +55,8 @@ class Pair:
             stack.callback(part.close)
         self.east.ledger.rules.define(Peer("west", "127.0.0.1:1/walship/west", self.west.cluster), self.east.term)
         self.receiver = stack.enter_context(self.west.receiver())
+        self._compared: tuple[ComparedCluster, ComparedCluster] | None = None
+        self._stack = stack
         self.now = 0
         self.pass_time()
 
@@ -83,8 +85,11 @@ class Pair:
             yield here, there
 
     def compare(self, spec: TableSpec, timeout_s: float = 30) -> Verdict:
-        with self.sides() as (here, there):
-            return compare_sides(self.cluster, here, there, spec.name, timeout_s)
+        """Compare the table as it is by now, all of a test in one conversation, with one process."""
+        if self._compared is None:
+            self._compared = self._stack.enter_context(self.sides())
+        here, there = self._compared
+        return compare_sides(self.cluster, here, there, spec.name, timeout_s)
 
 
 def iceberg_table(site: Site, name: str) -> Table:
