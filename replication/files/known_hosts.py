@@ -40,10 +40,10 @@ class KnownHosts(_paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         mine = [line.is_revoked for line in found if line.key == key.get_base64()]
         if mine and not any(mine):
             return
-        client.close()
         others = [line for line in found if _is_of(line, hostname) and line.kind == key.get_name()]
         if is_loopback(host) and not mine and not others:  # no other machine can answer
             return
+        client.close()
         why = "is revoked" if mine else "is not the known one" if others else "is not known here"
         add = f"If it is that, run: ssh-keyscan -p {port} {shlex.quote(host)} >> {_FILES[0]}"
         raise StorageError(

@@ -74,7 +74,7 @@ def test_closed_notices_count_as_what_they_take_decoded() -> None:
 
 def test_messages_that_bring_no_frames_fill_the_queue_too() -> None:
     """A peer sends those as fast as they are read, and each takes memory until it has landed."""
-    queue = LandingQueue(MIB, 0)
+    queue = LandingQueue(MIB)
 
     def flood() -> None:
         for number in range(5000):
