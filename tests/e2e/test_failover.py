@@ -209,9 +209,7 @@ def test_a_failover_keeps_what_came_too_late_and_both_clusters_agree_after_a_dec
     fail_back(east, west, f"back {decision}")
 
 
-@pytest.mark.parametrize(
-    ("step", "undo"), [("no more writes", False), ("no more writes", True), ("takes writes", False)]
-)
+@pytest.mark.parametrize(("step", "undo"), [("no more writes", False), ("takes writes", True), ("takes writes", False)])
 def test_a_switchover_that_was_interrupted_is_finished_or_undone(pair: Pair, step: str, undo: bool) -> None:
     class Killed(BaseException):  # scenario 27
         pass
