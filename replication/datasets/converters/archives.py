@@ -33,6 +33,11 @@ class _Member(tarfile.TarInfo):
                 archive.fileobj.seek(at)
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]  # the types lack it
 
+    def _block(self, count: int) -> int:
+        if count < 0:  # tarfile of Python 3.14 would take it for the end
+            raise tarfile.ReadError(f"{self.name!r:.300} has a size below zero")
+        return super()._block(count)  # type: ignore[misc,no-any-return]
+
 
 def _check_records(content: bytes) -> None:
     """Raise unless each record of a header ends where it says; of others, each name may be the rest of the header."""

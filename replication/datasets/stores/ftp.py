@@ -198,7 +198,9 @@ class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
     """FTP over TLS to a server whose certificate is of a known authority and names it; Python's would be of anyone."""
 
     def _connect(self) -> None:
-        self.ftp = ftplib.FTP_TLS(timeout=self.timeout, encoding=self.encoding, context=ssl.create_default_context())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Python 3.13's default refuses what links take
+        context.load_default_certs()
+        self.ftp = ftplib.FTP_TLS(timeout=self.timeout, encoding=self.encoding, context=context)
         self.ftp.connect(self.host, self.port)
         try:
             self.ftp.login(*self.cred)
