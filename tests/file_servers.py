@@ -33,8 +33,18 @@ def ftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
 
     authorizer = DummyAuthorizer()
     authorizer.add_user("ann", "secret", str(root), perm="elradfmwMT")
-    files = type("Files", (AbstractedFS,), {"rename": lambda _, origin, destination: renames(origin, destination)})
-    given = {"authorizer": authorizer, "use_sendfile": False, "abstracted_fs": files}
+
+    class Files(AbstractedFS):  # type: ignore[misc, valid-type]
+        def rename(self, src: str, dst: str) -> None:
+            renames(src, dst)
+
+        def chdir(
+            self, path: str
+        ) -> None:  # the folder of this session, not of the process, which other threads change
+            os.stat(path)
+            self.cwd = self.fs2ftp(path)
+
+    given = {"authorizer": authorizer, "use_sendfile": False, "abstracted_fs": Files}
     handler = type("Handler", (FTPHandler,), given)
     server = ThreadedFTPServer(("127.0.0.1", 0), handler)
     stopped = threading.Event()
