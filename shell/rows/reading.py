@@ -129,7 +129,8 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Binary columns as text that ``write`` reads, nested ones as JSON: CSV has no form for them."""
-    check_years(batch)  # Arrow writes others wrongly, or a remark in their place
+    times = [each.name for each in batch.schema if pa.types.is_date32(each.type) or pa.types.is_timestamp(each.type)]
+    check_years(batch.select(times))  # Arrow writes others wrongly, or a remark in their place
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_nested(field.type):

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from replication.errors import SchemaError
 
 _DAYS = (-719_162, 2_932_896)
-_MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_SECONDS = (-62_135_596_800, 253_402_300_800)
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def check_years(batch: pa.RecordBatch) -> None:
@@ -41,7 +42,10 @@ def _is_within(array: pa.Array) -> bool:
         return all(_is_within(beneath(array, part).flatten()) for part in (array.keys, array.items))
     if t.is_list(kind):
         return _is_within(array.flatten())
-    low, high = _DAYS if t.is_date32(kind) else _MICROSECONDS
+    low, high = _DAYS
+    if t.is_timestamp(kind):
+        low, high = (second * _PER_SECOND[kind.unit] for second in _SECONDS)
+        high -= 1
     found = pc.min_max(array.view(pa.int32() if t.is_date32(kind) else pa.int64())).as_py()
     return found["min"] is None or (low <= found["min"] and found["max"] <= high)
 

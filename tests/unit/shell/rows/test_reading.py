@@ -127,7 +127,26 @@ def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(t
         assert not (tmp_path / "a.parquet").exists()
 
 
-@pytest.mark.parametrize(("last", "kind"), [(2147483647, pa.date32()), (1 << 62, pa.timestamp("us", "UTC"))])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2_000_000_000], pa.timestamp("s")),
+        pa.array([2_000_000_000_000], pa.timestamp("ms")),
+        pa.array([2_000_000_000_000_000_000], pa.timestamp("ns")),
+        pa.array([None, [2_000_000_000_000_000]], pa.list_(pa.timestamp("us"), 1)),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([2_000_000_000_000_000], pa.timestamp("us"))]),
+    ],
+)
+def test_a_time_of_these_years_is_written_in_csv_as_whatever_type_a_query_gives_it(tmp_path, column):
+    batch = pa.record_batch({"at": column})
+    assert save_rows(tmp_path / "a.csv", iter([batch]), batch.schema) == len(column)
+    assert "2033-05-18" in (tmp_path / "a.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [(2147483647, pa.date32()), (1 << 62, pa.timestamp("us", "UTC")), (253_402_300_800, pa.timestamp("s"))],
+)
 def test_a_time_that_arrow_has_no_text_for_is_refused_in_csv(tmp_path, last, kind):
     """DuckDB's infinity, and times of distant years. Arrow writes a remark, or another year."""
     batches = [pa.record_batch({"at": pa.array(values, kind)}) for values in ([0, None], [], [None], [None, last])]
