@@ -21,6 +21,7 @@ from replication.core.ids import ClusterId
 from replication.errors import ConfigError, CoordinationError, VersionError
 from replication.ledger.base import Ledger
 from replication.ledger.sql import ledger
+from replication.ledger.sql.store.store import SqlStore
 from replication.log import redact
 
 THREADS = 4
@@ -120,6 +121,11 @@ def test_an_address_of_which_a_part_of_the_password_would_be_shown_is_refused(ur
     with pytest.raises(ConfigError, match="an @ or a blank") as refused:
         ledger.open_ledger(url)
     assert "geheim" not in str(refused.value) and "%20" in refused.value.hint
+
+
+def test_an_address_may_have_a_blank_elsewhere_than_in_its_password() -> None:
+    """As the page on clusters of several hosts has it."""
+    SqlStore("postgresql://u:ge%20heim@h/db?options=-c idle_in_transaction_session_timeout=9s").close()
 
 
 @pytest.mark.parametrize("url", ["postgresql://h:port/db", "postgresql://[::1/db"])
