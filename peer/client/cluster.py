@@ -61,7 +61,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Write the appends that wait, and close everything. Idempotent."""
+        """Write the appends that wait, and close everything. Idempotent. RequestError in a future's callback."""
         self._opened.close()
 
     @property

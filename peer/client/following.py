@@ -24,7 +24,13 @@ from replication.core.arrow import pa
 from replication.core.position import Position
 from replication.core.roles import Role
 from replication.core.rows.input import kept
-from replication.errors import BackpressureError, CoordinationError, ReadOnlyClusterError, ReplicationError
+from replication.errors import (
+    BackpressureError,
+    CoordinationError,
+    ReadOnlyClusterError,
+    ReplicationError,
+    RequestError,
+)
 
 _MAKE_ACTIVE = "To make one ACTIVE, there: walship readonly off; if the last one is lost: walship failover CLUSTER"
 _POLL_S = 0.25
@@ -107,6 +113,10 @@ class FollowingCluster(Cluster):
 
     def close(self) -> None:
         """See ``Cluster``. Appends that wait for an ACTIVE cluster fail."""
+        if threading.current_thread() is self._resender:
+            raise RequestError("a callback of an append cannot close the handle", "Close it in another thread")
+        for place in filter(None, (self._here(), self._past)):
+            place.parts.check_may_close()
         with self._order:
             self._closing.set()
             resender = self._resender

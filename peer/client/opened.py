@@ -145,6 +145,11 @@ class OpenedParts:
                 self._reader = Reader(self.config, self._ledger)
             return self._reader
 
+    def check_may_close(self) -> None:
+        """Raise RequestError in a future's callback, which the writer would wait for."""
+        if (writer := self._writer) is not None:
+            writer.check_may_close()
+
     def close(self) -> None:
         """Write the appends that wait, and close everything. Idempotent; does nothing in a forked child.
 
@@ -152,9 +157,8 @@ class OpenedParts:
         """
         if os.getpid() != self._process:
             return
+        self.check_may_close()
         with self._lock, self._reader_lock:
-            if self._writer is not None:
-                self._writer.check_may_close()
             self._closed = True
             parts = [self._observed, self._coordination, self._reader, self._writer]
             self._writer = self._reader = self._coordination = self._observed = None

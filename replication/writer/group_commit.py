@@ -58,7 +58,7 @@ class GroupCommit:
     def check_may_close(self) -> None:
         """Raise RequestError in a callback of an append, which the commit thread would wait for itself."""
         if threading.current_thread() is self._thread:
-            raise RequestError("an append's callback cannot close what runs it", "Close it in another thread")
+            raise RequestError("a callback of an append cannot close the handle", "Close it in another thread")
 
     def close(self) -> bool:
         """Write queued steps, close the WAL and stop. Return whether every WAL is CLOSED in the ledger. Idempotent."""
