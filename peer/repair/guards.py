@@ -1,4 +1,4 @@
-"""Who must not be at work while a file is salvaged: the own replay, the file's writer, the host that has it."""
+"""Who must not be at work while a file is salvaged, or the cluster gets another id: replay, writers, other hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def check_unwritten(files: Files, wal_dir: str) -> None:
                 try:
                     lock.lock()
                 except LockedFileError:
-                    raise RequestError(f"a program here is still a writer of the cluster: {name}", "End it") from None
+                    what = f"a program here is still a writer of the cluster: {name}"
+                    raise RequestError(what, "End it; the name has its process id") from None
 
 
 def check_host(row: FileRow, here: str, coordination: Coordination | None) -> None:

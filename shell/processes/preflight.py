@@ -57,10 +57,10 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
 
 @contextmanager
 def data_dir_lock(config: Config) -> Iterator[None]:
-    """Lock a data directory for the one ``walship up`` that may run in it; a killed process's lock is free again.
+    """Lock a data directory for who runs the cluster, or gives it another id; a killed process's lock is free again.
 
     Raises:
-        LockedFileError: another ``up`` has it.
+        LockedFileError: another process has it.
         ConfigError, NoSpaceError: it cannot be taken.
     """
     file = config.run_dir / "up.pid"
@@ -88,8 +88,8 @@ def _lock(descriptor: int, config: Config) -> None:
     except BlockingIOError:
         pid = os.read(descriptor, 32).decode(errors="replace").partition("\n")[0] or "unknown"
         raise LockedFileError(
-            f"cluster {config.cluster.name} in {config.run_dir.parent} is run by another walship up (process {pid})",
-            "To stop it: walship down",
+            f"cluster {config.cluster.name} in {config.run_dir.parent} is used by another walship (process {pid})",
+            "If that is walship up, stop it: walship down. If it is reincarnate or rebuildledger, wait",
         ) from None
     except OSError as error:
         raise ConfigError(

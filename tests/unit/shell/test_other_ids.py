@@ -30,7 +30,7 @@ def test_a_cluster_does_not_start_while_it_gets_another_id(tmp_path, monkeypatch
     monkeypatch.setattr(real, meanwhile)
     assert main.run(["--cluster", file, verb, "--yes"]) == ConfigError.exit_code
     told = capsys.readouterr().err
-    assert "is run by another walship up" in told and "done" in told
+    assert "is used by another walship" in told and "rebuildledger, wait" in told and "done" in told
 
 
 @pytest.mark.parametrize("verb", ["reincarnate", "rebuildledger"])

@@ -64,7 +64,7 @@ def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
     config = config_in(tmp_path)
     with data_dir_lock(config):
         assert running_pid(config.run_dir) is not None
-        with pytest.raises(LockedFileError, match="is run by another walship up"), data_dir_lock(config):
+        with pytest.raises(LockedFileError, match="is used by another walship"), data_dir_lock(config):
             pass
     assert running_pid(config.run_dir) is None
 
