@@ -86,7 +86,7 @@ class StreamScope:
         return found
 
     def believes_times(self, origin: ClusterId) -> bool:
-        """Whether closed times of ``origin`` count: not of another id of the sender's name: it writes nothing."""
+        """Whether closed times of ``origin`` count. Another id of the sender's name writes nothing, so its do not."""
         is_other = origin.name == self.caller.cluster.name and origin != self.caller.cluster
         return not is_other and self.believes(origin)
 

@@ -143,9 +143,9 @@ class Definitions:
         if more > 0 and self._chars + more > DEFINITIONS_CHARS_MAX:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
-                f"the definitions of all tables on {self._ledger.cluster.name} have {self._chars:,} characters, and"
-                " other clusters make them no larger",
-                "Find out there which tables are that wide: walship listtables, describetable",
+                f"the definitions of all tables on {self._ledger.cluster.name} have {self._chars:,} characters, which"
+                " is as much as other clusters may make",
+                f"On {self._ledger.cluster.name}, look for very wide tables: walship listtables, describetable",
             ).error()
 
     def _check_clock(self, spec: TableSpec) -> None:

@@ -64,7 +64,7 @@ FIRST_ROLE = RoleState()
 
 
 def first_role(*, standby: bool) -> RoleState:
-    """Of a cluster that is configured to begin as STANDBY, or not."""
+    """What a new cluster begins with."""
     return RoleState(Role.STANDBY, 2) if standby else FIRST_ROLE
 
 

@@ -45,7 +45,7 @@ class KnownHosts(_paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
             return
         client.close()
         why = "is revoked" if mine else "is not the known one" if others else "is not known here"
-        add = f"If it is that, run: ssh-keyscan -p {port} {shlex.quote(host)} >> {_FILES[0]}"
+        add = f"If it is this one, run: ssh-keyscan -p {port} {shlex.quote(host)} >> {_FILES[0]}"
         raise StorageError(
             f"the key of {hostname} {why}, so another server may answer: {key.get_name()} {key.fingerprint}",
             f"Ask its owner which key it has. {'' if mine else add}".rstrip(),

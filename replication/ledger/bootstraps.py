@@ -86,9 +86,9 @@ class Bootstraps(Protocol):
         """The sequences stored for a bootstrap; none when they are of another generation."""
 
     def adopt(self, parts: Sequence[tuple[FileId, int, int, Coverage]]) -> Mapping[StreamId, Ranges]:
-        """Claim the unclaimed sequences of a received bootstrap in one transaction.
+        """Claim the unclaimed sequences of a received bootstrap.
 
-        So of two bootstraps of a table, of which each waits for what the other one has claimed, there are none.
+        One transaction claims all, or two bootstraps of a table could each wait for what the other has claimed.
         ``parts`` are the coverages of its groups, each with the file and the bytes ``[begin, end)`` to claim it for.
         Frames that land later with these sequences are duplicates. Replay of the bootstrap applies the rows. Of this
         cluster's own WALs only sequences of acknowledged losses are claimed: the others come from the WALs themselves.

@@ -182,7 +182,7 @@ class Stager:
     def reused(self, file: CopyableFile) -> StagedFile | None:
         """A file that an earlier run staged and did not publish; None if there is none that is good.
 
-        To be verified it is read, since that run need not have done it.
+        With ``verify`` it is read back: that run may have run without.
         """
         if self.journal.is_empty:
             return None
