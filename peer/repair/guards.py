@@ -19,16 +19,17 @@ from replication.writer.wal.registration import lock_path
 _LOCK_S = 1.0
 
 
-def check_unwritten(files: Files, wal_dir: str) -> None:
-    """RequestError while a program on this host is a writer: it would go on in files that count as closed."""
-    for name in files.names(wal_dir):
-        if name.endswith(".lock"):
-            with closing(files.open(f"{wal_dir}/{name}")) as lock:
-                try:
-                    lock.lock()
-                except LockedFileError:
-                    what = f"a program here is still a writer of the cluster: {name}"
-                    raise RequestError(what, "End it; the name has its process id") from None
+def check_unused(files: Files, *folders: str) -> None:
+    """RequestError while a program has a lock in one of these folders: a writer, a receiver or replay on this host."""
+    for path in (f"{folder}/{name}" for folder in folders for name in files.names(folder) if name.endswith(".lock")):
+        with closing(files.open(path)) as lock:
+            try:
+                lock.lock()
+            except LockedFileError:
+                raise RequestError(
+                    f"a program here still uses the cluster, and has locked {path}",
+                    "End it: a writer's lock has its process id. What a killed walship up ran ends in some seconds",
+                ) from None
 
 
 def check_host(row: FileRow, here: str, coordination: Coordination | None) -> None:

@@ -67,7 +67,7 @@ def rebuildledger(
 @contextmanager
 def _stopped(invocation: Invocation, *, sure: bool) -> Iterator[Config]:
     """The configuration of a cluster that does not run on this host, nor starts meanwhile; its header is printed."""
-    from peer.repair.guards import check_unwritten
+    from peer.repair.guards import check_unused
     from replication.files.local import LocalFiles
     from shell.processes.preflight import data_dir_lock
 
@@ -79,5 +79,5 @@ def _stopped(invocation: Invocation, *, sure: bool) -> Iterator[Config]:
             raise RequestError(
                 "the cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
             )
-        check_unwritten(LocalFiles(), str(config.wal_dir))
+        check_unused(LocalFiles(), str(config.wal_dir), str(config.run_dir))
         yield config
