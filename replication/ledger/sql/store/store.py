@@ -39,7 +39,7 @@ _SILENT_S = 15  # both sides close a connection whose other end is silent for lo
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _DENIED = "42501"  # its insufficient_privilege
 _REFUSED = re.compile('FATAL: .*(authentication failed|pg_hba.conf|(role|database) ".*" does not exist)|no password')
-_CUT = re.compile(r"://[^:/]*:[^@]*\s[^@]*@|password=[^&]*\s", re.IGNORECASE)  # a blank in a password
+_CUT = re.compile(r"://(?=[^@]*\s)[^:/]*:[^@]*@|password=[^&]*\s", re.IGNORECASE)  # a blank where secrets are
 _MEMORY = (":memory:", "", None)
 #: Errors of a store that fails, and not of a statement. The second ones only of these very classes.
 _FAILURES = (sa.exc.OperationalError, sa.exc.InternalError, sqlite3.OperationalError)
@@ -278,7 +278,7 @@ def _driver_url(url: str) -> URL:
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise ConfigError(f"{redact(url)!r} is not a ledger address: {redact(str(error))}") from None
     if _CUT.search(url) or "@" in (parsed.host or ""):  # else what is behind the blank, or the @, would be shown
-        raise ConfigError("the ledger's address is unfit: its password has an @ or a blank", "Write %40 or %20 for it")
+        raise ConfigError("the ledger's address has an @ or a blank in user or password", "Write %40 or %20 for it")
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() != "sqlite":
