@@ -27,7 +27,7 @@ _SECRET_FIELD = re.compile(
     r"passw|secret|token|credential|private|(access|account|api|client|tls)[-_.]?key", re.IGNORECASE
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@(?:[^@/\s]*@)*")  # a password with @ in it, too
-_QUERY_PASSWORD = re.compile(r"((?:password|secret|token|delegation|signature)\w*=)[^&;\s]+", re.IGNORECASE)
+_QUERY_PASSWORD = re.compile(r"((?:password|secret|token|delegation|signature)\w*=)[^&\s]+", re.IGNORECASE)
 _MASK = "***"
 _LIBRARY = ("peer", "replication")
 FILE_BYTES_MAX = 32 << 20

@@ -110,6 +110,7 @@ def test_secrets_are_masked_wherever_they_hide(tmp_path: Path, format: log.Forma
         properties={"jdbc.password": "hush", "s3.secret-access-key": "hush", "nested": [{"token": "hush"}]},
         url="postgresql+psycopg://walship:hush@db:5432/ledger",
         jdbc="jdbc:postgresql://db/x?user=u&password=hush",
+        semicolon="postgresql://db/x?user=u&password=a;hush&sslmode=require",
         pair=("https://u:hush@h", 1),
         hdfs="Max retries exceeded with url: /webhdfs/v1/a?op=OPEN&delegation=hush (Caused by it)",
         signed="403, url='https://bucket/a?X-Amz-Expires=60&X-Amz-Signature=hush'",
