@@ -76,9 +76,10 @@ class TableFinder:
         except OSError as error:
             yield UnlistedFolder.of(folder, error)
             return
-        names = {entry.attributes.path.name for entry in entries if entry.attributes is not None}
-        if names & TABLE_MARKS:
-            yield RecursiveDataset(self._store, folder, file_set=folder, metadata={"table": folder})
+        paths = {entry.attributes.path: entry.kind for entry in entries if entry.attributes is not None}
+        if marks := [path for path in paths if path.name in TABLE_MARKS]:
+            first = [path for path in marks if paths[path] is EntryKind.FOLDER]
+            yield RecursiveDataset(self._store, folder, file_set=folder, metadata={"table": folder}, first=first)
         elif depth < _DEPTH_MAX:
             for entry in entries:
                 if entry.kind is EntryKind.FOLDER and entry.attributes is not None and entry.attributes.name != STAGING:

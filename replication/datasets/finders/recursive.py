@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ class RecursiveDataset:
     """A folder and all below it; files keep their paths.
 
     All are of ``file_set``; None leaves that to the configuration. With ``changes``, which are of all of the source,
-    nothing else is compared.
+    nothing else is compared. Folders in ``root`` that are ``first`` are listed before the others.
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class RecursiveDataset:
         file_set: str | None = None,
         metadata: Mapping[str, str] | None = None,
         changes: TreeChanges | None = None,
+        first: Collection[RelativePath] = (),
     ) -> None:
-        self._source, self.root, self._file_set, self._changes = source, root, file_set, changes
+        self._source, self.root, self._file_set, self._changes, self._first = source, root, file_set, changes, first
         self._metadata = dict(metadata or {})
 
     def list_into(self, target: Store, configuration: CopyConfiguration, sink: ListingSink) -> None:
@@ -45,7 +46,9 @@ class RecursiveDataset:
         build = partial(
             CopyableFile.build, self._source.url, configuration=configuration, metadata=self._metadata, **given
         )
-        Comparison(self._source, target, configuration, build, sink, file_set, self._changes).run(self.root)
+        Comparison(self._source, target, configuration, build, sink, file_set, self._changes).run(
+            self.root, self._first
+        )
 
 
 class SingleFileDataset:

@@ -53,18 +53,24 @@ class Comparison:
         self._configuration, self._build, self._changes = configuration, build, changes
         self._key = name_key(target)
         self._begins: Collection[RelativePath] = ()
+        self._first: Collection[RelativePath] = ()
         self._lock = threading.Lock()
         self.missing: set[RelativePath] = set()  # some folders of the target, below which it is not asked
 
-    def run(self, begin: RelativePath = ROOT) -> None:
+    def run(self, begin: RelativePath = ROOT, first: Collection[RelativePath] = ()) -> None:
         """List a folder and, unless told otherwise, all below it; by several threads if the store is far away.
 
-        With ``changes``, every changed folder is listed.
+        With ``changes``, every changed folder is listed. Before that ``first``, which are folders in it, are: metadata
+        of a table that others commit to name no file then that is not listed.
         """
         threads = 2 if self._source.traits.is_local else min(4, self._source.traits.threads)
         tasks = self._sink.tasks if self._changes is None else None
+        elsewhere = None if tasks is None else self._elsewhere(tasks)
+        if first:
+            self._begins = self._first = self._changed(first)
+            walk(self._first, self.visit, threads, elsewhere)
         self._begins = {begin} if self._changes is None else self._changed(self._changes.folders)
-        walk(self._begins, self.visit, threads, None if tasks is None else self._elsewhere(tasks))
+        walk(self._begins, self.visit, threads, elsewhere)
         if self._file_set is not None:
             self._sink.ended(self._file_set)
 
@@ -146,7 +152,7 @@ class Comparison:
                 if known is not None:
                     named = self._folder_named(file.path)
                     is_entered = self._note(known, file.path, named, is_meant=is_entered) and is_entered
-                if is_entered and not self._is_unchanged(file.path):
+                if is_entered and file.path not in self._first and not self._is_unchanged(file.path):
                     self._enter(file.path, below)
             elif (copyable := self._built(file, known)) is not None:
                 self._one(copyable, decisions, find or _nothing, batch, sets[-1])

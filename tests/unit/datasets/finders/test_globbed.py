@@ -58,3 +58,23 @@ def test_a_folder_that_may_not_be_listed_fails_and_the_others_are_copied(
     counts = CopyJob(source, target, finder(source, properties), CopyConfiguration(delete=True)).run()
     assert counts.failures == {"ev/one": "PermissionError: [Errno 13] no: 'ev/one'"}
     assert sorted(read_tree(tmp_path / "dst")) == ["ev/two/2024-01-02/_SUCCESS", "ev/two/2024-01-02/extra"]
+
+
+def test_copied_metadata_of_a_table_name_no_file_that_a_commit_has_added_meanwhile(tmp_path: Path) -> None:
+    class Committed(LocalStore):
+        """Another process commits right after the table's folder was listed to be copied."""
+
+        listed = 0
+
+        def scan(self, folder: RelativePath) -> Iterator[Entry]:
+            yield from super().scan(folder)
+            self.listed += folder == "t"
+            if self.listed == 2:
+                write_tree(tmp_path / "src/t", {"2.parquet": b"", "_delta_log/2.json": b""})
+
+    write_tree(tmp_path / "src/t", {"1.parquet": b"", "_delta_log/1.json": b"", "more/1.parquet": b""})
+    source, target = Committed(str(tmp_path / "src")), LocalStore(str(tmp_path / "dst"))
+    for copied in ({"1"}, {"1", "2"}):
+        assert CopyJob(source, target, TableFinder(source, {}), CopyConfiguration()).run().failed == 0
+        names = {name.removeprefix("t/") for name in read_tree(tmp_path / "dst")}
+        assert names == {"more/1.parquet"} | {f"{n}.parquet" for n in copied} | {f"_delta_log/{n}.json" for n in copied}

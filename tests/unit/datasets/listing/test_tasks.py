@@ -120,7 +120,7 @@ def test_of_folders_that_the_target_lacks_few_are_remembered_and_all_are_listed(
     monkeypatch.setattr(listing, "ENTRIES", 40)
     made: list[Comparison] = []
     run = Comparison.run
-    monkeypatch.setattr(Comparison, "run", lambda self, begin: (made.append(self), run(self, begin)))
+    monkeypatch.setattr(Comparison, "run", lambda self, *given: (made.append(self), run(self, *given)))
     assert listed(stores, tasks) == expected
     assert 0 < len(made[0].missing) <= 3
 
