@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from replication.error_text import one_line
 from replication.errors import MissingFileError, ReplicationError, RequestError, StorageError
 from replication.files.mounts import place
 from replication.log import redact
+
+_SAME_SCHEMES = {"s3a": "s3", "ssh": "sftp"}
 
 
 @contextmanager
@@ -177,7 +180,7 @@ def _segments(url: str) -> list[tuple[str, ...]]:
         path = os.path.realpath(local_path(url))
         return [("file", *Path(path).parts), place(path)]
     scheme, _, rest = url.partition("://")
-    host, *folders = rest.split("/")
+    host, _, path = rest.partition("/")
     user, _, host = host.rpartition("@")
-    store = ["s3" if scheme == "s3a" else scheme, user.partition(":")[0], host.lower()]
-    return [(*store, *(folder for folder in folders if folder))]
+    store = [_SAME_SCHEMES.get(scheme, scheme), user.partition(":")[0], host.lower()]
+    return [(*store, *(folder for folder in posixpath.normpath(f"/{path}").split("/") if folder))]

@@ -25,6 +25,7 @@ from tests.copying import read_tree, write_tree
         ("s3://b", "s3a://b//sub/"),
         ("sftp://u:secret@host/a", "sftp://u@HOST/a/b"),
         ("hdfs://nn:8020/", "hdfs://nn:8020/a"),
+        ("sftp://u@host/a", "ssh://u@host/x/../a/./b"),
     ],
 )
 def test_an_address_within_the_other_is_refused(outer: str, inner: str) -> None:
