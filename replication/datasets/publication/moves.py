@@ -266,11 +266,12 @@ def _complete(target: Store, move: Move, sent: SentUpload, backup: RelativePath 
     if listed is not None and listed.is_changed(there):
         raise changed(destination)
     if backup is not None and there is not None:
-        _keep(target, destination, backup)
+        keep(target, destination, backup)
     _uploads(target).complete(sent)
 
 
-def _keep(target: Store, path: RelativePath, backup: RelativePath) -> None:
+def keep(target: Store, path: RelativePath, backup: RelativePath) -> None:
+    """Keep a file in the backup folder before it is replaced or removed."""
     kept = path.below(backup)
     target.make_folder(kept.parent)
     target.keep(path, kept)
@@ -298,7 +299,7 @@ def _move_file(
             if listed is not None and listed.is_changed(there):
                 raise changed(destination)
             if backup is not None:
-                _keep(target, destination, backup)
+                keep(target, destination, backup)
     place = target.keep if target.traits.moves_by_copying else target.move
     try:
         place(origin, destination)

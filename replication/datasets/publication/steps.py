@@ -19,6 +19,7 @@ from replication.datasets.publication.moves import (
     check_sent,
     check_unedited,
     give,
+    keep,
     make_all,
 )
 from replication.datasets.registration.base import FileRegistrar, RegisteredFile
@@ -155,9 +156,8 @@ class RemoveExtras(CommitStep[CopySite]):
             context.target.remove_files(list(self._left(context.target)))
         else:
             for path in self._left(context.target):
-                kept = path.below(RelativePath(self.backup))
-                context.target.make_folder(kept.parent)
-                context.target.move(path, kept)
+                keep(context.target, path, RelativePath(self.backup))
+                context.target.remove_files([path])  # else both names stay, if that was one of this file already
         for text in self.folders:
             context.target.remove_folder_if_empty(RelativePath(text))
 

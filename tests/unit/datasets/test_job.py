@@ -135,6 +135,17 @@ def test_extra_files_are_deleted_within_a_limit_and_kept_in_a_backup(folders: tu
     assert not copied(source, target, delete=True, backup_dir=RelativePath("kept")).progress.counts.deleted
 
 
+def test_an_extra_file_goes_also_if_its_backup_is_another_name_of_it(tmp_path: Path) -> None:
+    """As a run leaves it that ends between the backup of a file and its replacement."""
+    write_tree(tmp_path / "src", {"1": b"one"})
+    write_tree(tmp_path / "dst", {"1": b"one", "x/2": b"extra"})
+    (tmp_path / "dst/kept/x").mkdir(parents=True)
+    (tmp_path / "dst/kept/x/2").hardlink_to(tmp_path / "dst/x/2")
+    counts = copied(tmp_path / "src", tmp_path / "dst", delete=True, backup_dir=RelativePath("kept")).progress.counts
+    assert (counts.deleted, counts.failures) == (1, {})
+    assert read_tree(tmp_path / "dst") == {"1": b"one", "kept/x/2": b"extra"}
+
+
 def test_files_of_the_source_do_not_mix_with_backups(tmp_path: Path) -> None:
     write_tree(tmp_path / "src", {"kept/1": b"mine", "1": b"new one"})
     write_tree(tmp_path / "dst", {"kept/1": b"a backup", "1": b"old"}, time_s=1_600_000_000)
