@@ -9,6 +9,7 @@ from peer.timeline.client import TimelineAddress
 from peer.timeline.reading.dataset import TimelineDataset
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.recording import RecordedDataset
+from replication.datasets.stores.base import Store
 from replication.datasets.stores.local import LocalStore
 from replication.settings import TimelineSection, TlsSection
 from replication.timeline.recorded import RecordedTimeline
@@ -20,7 +21,7 @@ def timeline(at: Path) -> RecordedTimeline:
     return RecordedTimeline(open_records(str(at / "timeline")))
 
 
-def recorded(at: Path, target: LocalStore | None = None, **given: Any) -> CopyJob:
+def recorded(at: Path, target: Store | None = None, **given: Any) -> CopyJob:
     """A copy of ``src`` to ``dst`` that is recorded as the dataset "lake"; it has not run."""
     made = job(LocalStore(str(at / "src")), target or LocalStore(str(at / "dst")), **given)
     made.recorded = RecordedDataset(str(at / "timeline"), "lake")

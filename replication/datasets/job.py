@@ -138,9 +138,9 @@ class CopyJob:
                 self.target.make_folder(RelativePath(STAGING))  # the listing asks for it
             site = CopySite(self.target, redoes=True, source=self.source, events=self.events)
             blocked = self._redo(steps, site)
-            recorder = self._recorder(steps, site)
             journal = CopyJournal(self.state_dir / "journal.db", self.target.boot())
             stack.callback(journal.close)
+            recorder = self._recorder(steps, site, journal)
             carry = stack.enter_context(self._copier())
             run = _Run(self, (steps, journal), carry, blocked, recorder)
             run.run()
@@ -219,12 +219,12 @@ class CopyJob:
     def _stored(self, steps: FileCommitSteps) -> list[StoredSequence]:
         return steps.sequences(self.id) if (self.state_dir / "commits").exists() else []
 
-    def _recorder(self, steps: FileCommitSteps, site: CopySite) -> InstantRecorder | None:
+    def _recorder(self, steps: FileCommitSteps, site: CopySite, journal: CopyJournal) -> InstantRecorder | None:
         """What records this run on its timeline, with the instants of earlier runs ended."""
         if self.recorded is None:
             return None
         timeline, range_bytes = site.timeline(self.recorded.timeline), self.configuration.range_bytes
-        recorder = InstantRecorder(timeline, self.recorded, self.target, self.id, range_bytes)
+        recorder = InstantRecorder(timeline, self.recorded, self.target, (self.id, journal.number), range_bytes)
         left = (step_from_json(text) for sequence in self._stored(steps) for text in sequence.steps)
         recorder.end_earlier({step.time for step in left if isinstance(step, StartInstant)})
         return recorder

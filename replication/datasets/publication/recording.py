@@ -30,8 +30,10 @@ from replication.errors import MissingFileError
 from replication.log import get
 from replication.timeline.base import ARCHIVED_TOGETHER
 from replication.timeline.recorded import RecordedTimeline
+from replication.wall_clock import now_us
 
 _ASKED_ONE_BY_ONE = 16
+_MAY_RUN_US = 86_400_000_000
 _log = get(__name__)
 
 
@@ -47,13 +49,22 @@ class RecordedDataset:
 
 
 class InstantRecorder:
-    """Makes the instants of one job."""
+    """Makes the instants of one job, as run by the process that has the journal of that number.
+
+    Other hosts may run the same job meanwhile.
+    """
 
     def __init__(
-        self, timeline: RecordedTimeline, recorded: RecordedDataset, target: Store, job: str, range_bytes: int
+        self,
+        timeline: RecordedTimeline,
+        recorded: RecordedDataset,
+        target: Store,
+        job: tuple[str, int],
+        range_bytes: int,
     ) -> None:
         self._range_bytes = range_bytes
-        self._timeline, self._url, self._job, self._target = timeline, recorded.timeline, job, target
+        self._timeline, self._url, self._target = timeline, recorded.timeline, target
+        self._job, self._own = f"{job[0]}/", f"{job[0]}/{job[1]:x}/"
         self.dataset = recorded.name or target.url
         self._root = target.url if recorded.name else ""
 
@@ -65,7 +76,7 @@ class InstantRecorder:
         replaces: tuple[FileKey, ...] = (),
     ) -> tuple[StartInstant, CompleteInstant]:
         """Request an instant, durably; the steps that make it inflight and completed."""
-        key = f"{self._job}/{urn}"
+        key = f"{self._own}{urn}"
         time = self._timeline.request(Action.COPY, self.dataset, root=self._root, key=key).time
         return StartInstant(self._url, time, adds, removes, replaces), CompleteInstant(self._url, time)
 
@@ -94,13 +105,15 @@ class InstantRecorder:
         """End the instants of earlier runs that no stored step will end.
 
         Of one that was only requested nothing was published: it is rolled back. One that is inflight although its steps
-        are lost gets the files that are in place.
+        are lost gets the files that are in place. One of another host is left for a day: it may run.
 
         Args:
             stored: the times of the instants that stored steps name.
         """
+        old = now_us() - _MAY_RUN_US
         for instant in sorted(self._timeline.state().pending.values(), key=lambda each: each.time):
-            if instant.dataset != self.dataset or not instant.key.startswith(f"{self._job}/") or instant.time in stored:
+            is_own = instant.key.startswith(self._job if instant.time < old else self._own)
+            if instant.dataset != self.dataset or not is_own or instant.time in stored:
                 continue
             found = self._in_place(instant)
             if found.adds or found.removes:

@@ -15,11 +15,18 @@ from peer.timeline.views import Views
 from replication.commit.file_store import FileCommitSteps
 from replication.core.copying.configuration import Grouping
 from replication.core.timeline.instants import Action, Changes, FileVersion, InstantState
+from replication.datasets.copying.progress import CopyCounts
+from replication.datasets.publication.publisher import Publisher
 from replication.datasets.publication.recording import InstantRecorder
+from replication.datasets.publication.steps import CopySite, PublishFileSet
 from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
 from replication.errors import RequestError
 from replication.timeline.base import ARCHIVED_TOGETHER
 from replication.timeline.holds import TimelineHolds
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+from replication.wall_clock import now_us
 from tests.copying import DyingStore, Killed, read_tree, write_tree
 from tests.recording import recorded, timeline
 from tests.unit.datasets.publication.test_publication import refuse_moves_to
@@ -277,3 +284,34 @@ def test_a_run_after_many_leaves_few_events_to_be_read_one_by_one(source: Path, 
     objects = [each for each in (tmp_path / "timeline").rglob("*.json.gz") if each.parent.name != "archive"]
     assert ARCHIVED_TOGETHER <= len(objects) < 2 * ARCHIVED_TOGETHER
     assert timeline(tmp_path).state().number == history.state().number > 350
+
+
+def test_a_host_ends_no_instant_of_another_that_runs_the_same_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(host: str) -> CopyCounts:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / host))
+        with open_store(f"memory://{tmp_path.name}") as there:
+            return recorded(tmp_path, there).run()
+
+    def executed(step: PublishFileSet, site: CopySite) -> None:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Publisher, "_publish", die)
+            run("other")
+        execute(step, site)
+
+    execute = PublishFileSet.execute
+    with monkeypatch.context() as patch:
+        patch.setattr(PublishFileSet, "execute", executed)
+        assert run("one").failures == {}
+    assert seen(tmp_path) == on_disk(tmp_path, "src")
+    assert not timeline(tmp_path).state().pending
+
+
+@pytest.mark.parametrize("hours", [23, 25])
+def test_an_instant_of_a_host_that_is_gone_is_ended_after_a_day(source: Path, tmp_path: Path, hours: int) -> None:
+    history = RecordedTimeline(open_records(str(tmp_path / "timeline")), lambda: now_us() - hours * 3_600_000_000)
+    history.request(Action.COPY, "lake", root=f"file://{tmp_path}/dst", key=f"{recorded(tmp_path).id}/1/publish-1")
+    assert recorded(tmp_path).run().failed == 0
+    assert bool(timeline(tmp_path).state().pending) == (hours < 24)
+    assert seen(tmp_path) == on_disk(tmp_path)
