@@ -154,7 +154,13 @@ class Staging:
             self._made.pop(root, None)
 
     def remove(self) -> None:
-        """Remove all that is there, the job's lock last: then the next run begins, which has its own in this folder."""
+        """Remove all that is there, the job's lock last: then the next run begins, which has its own in this folder.
+
+        In a store that is far away, where other hosts may run the job meanwhile, only what this journal notes goes.
+        """
+        if not self._target.traits.is_local:
+            self._target.remove_folder(self.sets)
+            return self._target.remove_folder_if_empty(self.root)
         with suppress(FileNotFoundError):
             for entry in list(self._target.scan(self.root)):
                 if entry.attributes is None or entry.attributes.name == LOCK:

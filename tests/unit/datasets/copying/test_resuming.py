@@ -17,6 +17,7 @@ import pytest
 from replication.core.copying.names import ROOT, STAGING, RelativePath
 from replication.datasets.converters import plugins
 from replication.datasets.copying.journal import CopyJournal
+from replication.datasets.copying.progress import CopyCounts
 from replication.datasets.copying.staging import state_dir
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.stores.base import Entry, EntryKind, read_whole
@@ -305,3 +306,26 @@ def test_a_host_publishes_what_it_has_staged_and_not_what_another_one_stages_by_
         job(LocalStore(str(tmp_path / "src")), target).run()
         (there,) = (each.attributes for each in target.scan(ROOT) if each.kind is EntryKind.FILE)
         assert there is not None and read_whole(target, there) == b"one"
+
+
+def test_a_host_that_is_done_leaves_what_another_one_has_staged_by_the_same_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(host: str) -> CopyCounts:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / host))
+        with open_store(url) as there:
+            return job(LocalStore(str(tmp_path / "src")), there).run()
+
+    def published(self: Publisher, *given: Any) -> None:
+        monkeypatch.setattr(Publisher, "_publish", publish)
+        write_tree(tmp_path / "src", {"a": b"old"}, 1_600_000_000)
+        assert run("other").failures == {}
+        publish(self, *given)
+
+    url, publish = f"memory://{tmp_path.name}", Publisher._publish
+    write_tree(tmp_path / "src", {"a": b"new"})
+    monkeypatch.setattr(Publisher, "_publish", published)
+    assert run("one").failures == {}
+    with open_store(url) as target:
+        (there,) = (each.attributes for each in target.scan(ROOT))
+        assert there is not None and read_whole(target, there) == b"new"
