@@ -93,6 +93,8 @@ def _check(job: CopyJob, printer: Printer) -> None:
 
     with progress_shown(lambda: ("", job.progress.view()), printer, only_lines=True):
         found = compared(job)
+    if job.configuration.conversions:
+        printer.note("what --convert changes was compared by its time alone")
     different = {name: found.found[name] for name in ("missing", "different", "extra", "failed") if found.found[name]}
     counts = ", ".join(f"{count} {name}" for name, count in different.items())
     problem = CopyDifferenceError(f"the target differs: {counts}", "Copy again, or look at the files")

@@ -103,6 +103,12 @@ def test_a_dry_run_of_what_would_fail_exits_as_the_copy_does(capsys: pytest.Capt
     assert "b is a file in the target" in shown.out and "1 file would not be copied" in shown.err
 
 
+def test_check_says_that_it_compares_no_content_of_what_is_converted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["copy", "src", "dst", "--convert", "gzip"]) == 0
+    assert run(["copy", "src", "dst", "--convert", "gzip", "--check"]) == 0
+    assert "compared by its time alone" in capsys.readouterr().err
+
+
 def test_check_compares_contents_and_exits_with_13(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["copy", "src", "dst"]) == 0
     assert run(["copy", "src", "dst", "--check"]) == 0
