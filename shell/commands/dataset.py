@@ -226,6 +226,7 @@ def _run_due(
     chosen = [definitions.get(name) for name in names] if names else _active(definitions, history)
     for definition in by_priority(chosen):
         try:
+            definition = definitions.get(definition.name)  # it may have been removed or edited since the pass began
             definition.check_timeline()
             if not schedule.is_due(definition):
                 continue

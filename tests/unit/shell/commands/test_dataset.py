@@ -12,6 +12,7 @@ import pytest
 
 from replication import config as configuration
 from replication.datasets.copying.progress import CopyCounts
+from replication.datasets.declared.definitions import DatasetFile
 from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.job import CopyJob
 from shell.cli.render import Printer
@@ -113,6 +114,24 @@ def test_a_dataset_that_meets_a_defect_stops_no_other(
     assert run(["dataset", "run"]) == 12
     assert "bad: AssertionError: a defect" in capsys.readouterr().err
     assert read_tree(Path("dst2")) == FILES
+
+
+def test_a_dataset_that_is_removed_while_another_one_runs_is_not_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["dataset", "add", "one", "src", "dst1"]) == 0
+    assert run(["dataset", "add", "two", "src", "dst2"]) == 0
+    running = CopyJob.run
+
+    def removed_meanwhile(job: CopyJob) -> CopyCounts:
+        assert job.target.url.endswith("dst1")
+        DatasetFile(Path("datasets.toml")).remove("two")
+        return running(job)
+
+    monkeypatch.setattr(CopyJob, "run", removed_meanwhile)
+    assert run(["dataset", "run"]) == 12
+    assert "there is no dataset two" in capsys.readouterr().err
+    assert read_tree(Path("dst1")) == FILES and not Path("dst2").exists()
 
 
 @pytest.mark.parametrize("option", ["range-size=0", "block-size=0", "attempts=0", "files-per-split=0"])
