@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
@@ -48,8 +49,27 @@ class FtpDriver(Driver):
         given = {**CheckedFtp._get_kwargs_from_urls(url), **self.opening(url, options), "tls": True}
         return CheckedFtp(**given), str(CheckedFtp._strip_protocol(url))
 
+    def begin(self, fs: Any) -> None:
+        """Learn whether files can be given times; else each has that of its upload."""
+        try:
+            features = fs.ftp.sendcmd("FEAT").upper()
+        except ftplib.Error:
+            features = ""
+        self.traits = replace(self.traits, keeps_times="MFMT" in features)
+
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """What MLSD tells, or LIST where the server has no MLSD; fsspec takes a listing that fails for an empty one."""
+        for found in self._entries(fs, path):
+            yield self._dated(fs, found)
+
+    def _dated(self, fs: Any, info: dict[str, Any]) -> dict[str, Any]:
+        """With the time of a file that MDTM tells, where nothing else does: LIST has none to the second."""
+        if info["type"] == "file" and self.timestamp_ns(info) is None:
+            with suppress(ftplib.error_perm):
+                return {**info, "modify": fs.ftp.sendcmd(f"MDTM {info['name']}")[4:]}
+        return info
+
+    def _entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         try:
             fs.ftp.cwd(path)
         except ftplib.error_perm as error:
@@ -57,8 +77,7 @@ class FtpDriver(Driver):
         try:
             told = list(fs.ftp.mlsd(path))
         except ftplib.error_perm:
-            listed = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)  # to which a link is a file
-            told = [(name, {**facts, "type": _MODES.get(facts["unix.mode"][0], "other")}) for name, facts in listed]
+            told = _by_list(fs, path)
         for name, facts in told:
             kind = facts["type"].lower()
             if name in (".", "..") or kind in ("pdir", "cdir"):
@@ -85,16 +104,17 @@ class FtpDriver(Driver):
             raise StorageError(
                 f"the FTP server describes {path} by what cannot be read: {answer[:200]!r}", "Check the server"
             ) from None
-        return {**facts, "size": size, "type": _KINDS.get(facts.get("type", "").lower(), "other")}
+        kind = _KINDS.get(facts.get("type", "").lower(), "other")
+        return self._dated(fs, {**facts, "size": size, "type": kind, "name": path})
 
     def _listed(self, fs: Any, path: str) -> dict[str, Any]:
         """What the listing of the folder above tells of a path, where the server has no MLST."""
         above, _, name = path.rstrip("/").rpartition("/")
         if not name:
             return {"type": "directory"}
-        for found in self.entries(fs, above or "/"):
+        for found in self._entries(fs, above or "/"):
             if found["name"] == path:
-                return found
+                return self._dated(fs, found)
         raise FileNotFoundError(path)
 
     def timestamp_ns(self, info: dict[str, Any]) -> int | None:
@@ -209,6 +229,11 @@ class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
                 f"the certificate of {self.host} cannot be trusted: {error.verify_message}",
                 "Name the file of its authority in the environment: SSL_CERT_FILE=ca.pem",
             ) from None
+
+
+def _by_list(fs: Any, path: str) -> list[tuple[str, dict[str, str]]]:
+    listed = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)  # to which a link is a file
+    return [(name, {**facts, "type": _MODES.get(facts["unix.mode"][0], "other")}) for name, facts in listed]
 
 
 @contextmanager

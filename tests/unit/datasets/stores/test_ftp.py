@@ -85,24 +85,56 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     assert read_tree(tmp_path / "here") == read_tree(tmp_path / "served") == FILES
 
 
+def lacking(patch: pytest.MonkeyPatch, *commands: str) -> list[str]:
+    """Have servers not know some commands; what they are told from then on."""
+    told: list[str] = []
+    sendcmd = ftplib.FTP.sendcmd
+
+    def old(ftp: ftplib.FTP, line: str) -> str:
+        told.append(line)
+        if line.startswith(commands):
+            raise ftplib.error_perm("500 Unknown command.")
+        answer = sendcmd(ftp, line)
+        return "\n".join(each for each in answer.split("\n") if not each.strip().startswith(commands))
+
+    patch.setattr(ftplib.FTP, "sendcmd", old)
+    return told
+
+
+def test_an_edit_of_the_same_size_is_copied_also_where_the_server_has_no_machine_readable_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking(monkeypatch, "MLST", "MLSD")
+    write_tree(tmp_path / "served", FILES)
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        there = LocalStore(str(tmp_path / "dst"))
+        assert [job(source, there).run().files_published for _ in range(2)] == [2, 0]
+        write_tree(tmp_path / "served", {"a/1": b"ONE"}, 1_700_000_100)
+        assert [job(source, there).run().files_published for _ in range(2)] == [1, 0]
+    assert read_tree(tmp_path / "dst") == FILES | {"a/1": b"ONE"}
+
+
+@pytest.mark.parametrize("commands", [("MFMT",), ("MFMT", "MLST", "MLSD"), ("MFMT", "MLST", "MLSD", "MDTM", "FEAT")])
+def test_a_server_that_gives_files_no_times_gets_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: tuple[str, ...]
+) -> None:
+    lacking(monkeypatch, *commands)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write_tree(tmp_path / "src", FILES)
+    (tmp_path / "served").mkdir()
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as there:
+        here = LocalStore(str(tmp_path / "src"))
+        assert [job(here, there).run().files_published for _ in range(2)] == [2, 0]
+    assert read_tree(tmp_path / "served") == FILES
+
+
 def test_a_link_is_left_out_also_where_the_server_has_no_machine_readable_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tmp_path / "served", {"a/1": b"one", "a/2": b"two"})
     (tmp_path / "served/a/link").symlink_to("1")
     (tmp_path / "served/a/folder").symlink_to("../a")
-    sendcmd = ftplib.FTP.sendcmd
-
-    def old(ftp: ftplib.FTP, line: str) -> str:
-        if line.startswith("MLS"):
-            raise ftplib.error_perm("500 Unknown command.")
-        return sendcmd(ftp, line)
-
-    def no_mlsd(*_: object) -> Any:
-        raise ftplib.error_perm("500 Unknown command.")
-
-    monkeypatch.setattr(ftplib.FTP, "sendcmd", old)
-    monkeypatch.setattr(ftplib.FTP, "mlsd", no_mlsd)
+    lacking(monkeypatch, "MLST", "MLSD")
     with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
         counts = job(source, LocalStore(str(tmp_path / "dst"))).run()
     assert (counts.failures, counts.skipped) == ({}, {"symbolic link": 2})
@@ -205,7 +237,7 @@ def test_a_server_of_ftps_whose_certificate_nobody_vouches_for_gets_no_password(
         assert "AUTH TLS" in told and not any(line.startswith(("USER", "PASS")) for line in told)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca/ca.pem"))
         with open_store(url, options):
-            assert "PASS secret" in told and told[-1] == "PROT P", "what is copied is encrypted, too"
+            assert "PASS secret" in told and told[-2:] == ["PROT P", "FEAT"], "what is copied is encrypted, too"
 
 
 def test_ftp_over_another_tls_is_refused_since_its_certificate_would_not_be_checked() -> None:
