@@ -108,10 +108,15 @@ class FtpDriver(Driver):
         return self._dated(fs, {**facts, "size": size, "type": kind, "name": path})
 
     def _listed(self, fs: Any, path: str) -> dict[str, Any]:
-        """What the listing of the folder above tells of a path, where the server has no MLST."""
+        """What LIST tells of a path, where the server has no MLST: of a file alone, else of all in the folder above."""
         above, _, name = path.rstrip("/").rpartition("/")
         if not name:
             return {"type": "directory"}
+        with suppress(ftplib.error_perm, ftplib.error_temp):  # as of a file that is not there
+            for told, facts in _by_list(fs, path):
+                if told.rpartition("/")[2] == name and facts["type"] == "file":  # MDTM fails for a folder with such one
+                    modify = fs.ftp.sendcmd(f"MDTM {path}")[4:]
+                    return {**facts, "size": int(facts["size"]), "name": path, "modify": modify}
         for found in self._entries(fs, above or "/"):
             if found["name"] == path:
                 return self._dated(fs, found)

@@ -17,6 +17,7 @@ import pytest
 
 from peer.timeline.listing import FolderListings
 from replication.core.copying.configuration import CopyConfiguration
+from replication.core.copying.names import RelativePath
 from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
@@ -126,6 +127,19 @@ def test_a_server_that_gives_files_no_times_gets_each_once(
         here = LocalStore(str(tmp_path / "src"))
         assert [job(here, there).run().files_published for _ in range(2)] == [2, 0]
     assert read_tree(tmp_path / "served") == FILES
+
+
+def test_a_folder_is_not_listed_for_each_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = lacking(monkeypatch, "MLST", "MLSD")
+    files = {f"a/{number}": b"%d" % number for number in range(8)} | {"a/a/a": b""}
+    write_tree(tmp_path / "served", files)
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        assert job(source, LocalStore(str(tmp_path / "dst"))).run().failed == 0
+        assert told.count("LIST /a") <= 3, "also for its own attributes"
+        for entry in source.scan(RelativePath("a")):
+            assert entry.attributes is not None and source.status(entry.attributes.path) == entry
+        assert source.status(RelativePath("a/8")) is None
+    assert read_tree(tmp_path / "dst") == files
 
 
 def test_a_link_is_left_out_also_where_the_server_has_no_machine_readable_listing(
