@@ -38,10 +38,8 @@ def ftp_server(root: Path, renames: Renames = os.rename) -> Iterator[str]:
         def rename(self, src: str, dst: str) -> None:
             renames(src, dst)
 
-        def chdir(
-            self, path: str
-        ) -> None:  # the folder of this session, not of the process, which other threads change
-            os.stat(path)
+        def chdir(self, path: str) -> None:  # that of the session; other threads have the process's, too
+            os.scandir(path).close()
             self.cwd = self.fs2ftp(path)
 
     given = {"authorizer": authorizer, "use_sendfile": False, "abstracted_fs": Files}
