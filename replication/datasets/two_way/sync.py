@@ -108,14 +108,18 @@ class TwoWaySync:
             LockedFileError: the same sync runs already.
             NoSpaceError: a side is full.
             StorageError: a side cannot be used, or not be listed whole.
-            RequestError: nothing is at either address, one side has none of the files that it had, or too many would be
-                removed.
+            RequestError: nothing is at either address, they were synced in the other order before, one side has none of
+                the files that it had, or too many would be removed.
         """
         first, second = self._stores
         if is_missing(first) and is_missing(second):
             raise RequestError(f"there is nothing at {first.url}, and nothing at {second.url}", "Check both addresses")
         with telling_faults(f"{first.url} or {second.url}"), ExitStack() as stack:
             path: Path | str = self._state_dir / "state.db"
+            other = state_dir(first, f"sync-{job_id(second.url, first.url)}") / "state.db"
+            if other.exists() and not os.path.exists(path):  # what one notes the other does not know
+                what = f"{second.url} and {first.url} were synced before, in that order"
+                raise RequestError(what, f"Name them in that order, too; or remove {other.parent}")
             if not dry_run:
                 make_state_dir(self._state_dir)
                 stack.enter_context(locked(self._state_dir / "lock", second.url))

@@ -108,3 +108,14 @@ def test_clashes_of_many_files_are_found_without_comparing_each_with_all_others(
     assert state.leave_clashes() == ([], Counter())
     assert state.in_the_way(SyncAction.TO_FIRST, SyncAction.REMOVE_FIRST, 0) == []
     state.close()
+
+
+def test_sides_that_are_exchanged_are_refused_since_a_removal_that_one_order_notes_the_other_takes_for_its_own(
+    pair: Path,
+) -> None:
+    first, second = LocalStore(str(pair / "a")), LocalStore(str(pair / "b"))
+    for dry_run in (True, False):
+        with pytest.raises(RequestError, match="synced before, in that order"):
+            sync(pair, second, first, dry_run=dry_run)
+    (pair / "a/x/1").unlink()
+    assert sync(pair).actions == {"same": 2, "removed from the second": 1}
