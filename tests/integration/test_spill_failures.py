@@ -133,6 +133,21 @@ def test_a_cluster_that_was_restored_finds_what_it_had_moved_under_its_former_id
         assert row is not None and row.path == kept.as_uri() and kept.exists()
 
 
+def test_what_a_restored_cluster_moves_of_its_former_id_is_no_orphan_to_the_next_worker(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        (wal,) = registered(world, 0)
+        reincarnate(world.east.config)
+        ledger = stack.enter_context(closing(open_ledger(world.east.config.ledger_url)))
+        folders = {FileKind.WAL: str(world.east.config.wal_dir), FileKind.LANDING: str(world.east.config.landing_dir)}
+        ledger.files.allocate("h0", FileKind.WAL, str(world.east.config.wal_dir), "")  # a newer file of the new id
+        for _ in range(2):
+            store = RemoteStore(f"file://{tmp_path}/store")
+            Spiller(ledger, world.east.files, "h0", store, 1, False, folders).run_once()
+            row = ledger.files.get(wal.file)
+            assert row is not None and row.is_stored and store.size(row.path) >= wal.length
+
+
 def test_while_no_peer_is_past_its_budget_no_file_is_looked_at_under_each_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

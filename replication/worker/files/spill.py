@@ -115,7 +115,7 @@ class Spiller:
         return [row for row in self._ledger.files.all(self._host) if row.is_stored and row.applied < row.length]
 
     def _spill(self, row: FileRow) -> None:
-        address = self._store.put(row.path, f"{self._below(self._ledger.cluster)}/{row.file.number:012d}.wal")
+        address = self._store.put(row.path, f"{self._below(row.file.cluster)}/{row.file.number:012d}.wal")
         if not self._ledger.files.move(row.file, address):
             self._store.remove(address)  # retired meanwhile
             return
