@@ -27,14 +27,15 @@ class ReplaySelection:
     """Frames to apply, by table, and the range of each file that they were selected from.
 
     ``payload_bytes`` is the size of ``frames``. ``lost`` has lost writes, with their successions; they are kept and not
-    applied. ``broken`` has the error of each file that cannot be read; other files go on. ``more`` is True when the
-    limit ended the pass.
+    applied. ``kept`` has the tables with frames that are quarantined. ``broken`` has the error of each file that cannot
+    be read; other files go on. ``more`` is True when the limit ended the pass.
     """
 
     frames: dict[UUID, list[FrameRef]] = field(default_factory=dict)
     ranges: dict[FileId, Span] = field(default_factory=dict)
     payload_bytes: int = 0
     lost: list[tuple[FrameRef, Succession]] = field(default_factory=list)
+    kept: set[UUID] = field(default_factory=set)
     broken: dict[FileId, ReplicationError] = field(default_factory=dict)
     more: bool = False
 
@@ -122,8 +123,10 @@ class Selector:
                 or not wanted(table)
                 or frame.begin < part.behind.get(table, 0)
                 or part.duplicates.contains(frame.begin)
-                or self.skip(file, frame.begin)
             ):
+                continue
+            if self.skip(file, frame.begin):
+                selection.kept.add(table)
                 continue
             if succession := self.successions.leaving_out(frame.header):
                 selection.lost.append((FrameRef.of(place, file, frame), succession))

@@ -123,8 +123,8 @@ class Replayer:
         self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
         selection = self._selector(reader, pending).shared(frozenset(self.held))
         self._report_broken(selection, result)
-        for table in dict.fromkeys(frame.table for frame, _ in selection.lost):
-            self._unless_held(table, partial(self._keep_lost, table, reader, selection))
+        for table in dict.fromkeys([*(frame.table for frame, _ in selection.lost), *selection.kept]):
+            self._keep_lost(table, reader, selection)
         self._apply(selection, result)
         for file, (_, end) in selection.ranges.items():
             self._passed[file] = max(end, self._passed.get(file, 0))
@@ -159,14 +159,20 @@ class Replayer:
     def _keep_lost(self, table: UUID, reader: HostReader, selection: ReplaySelection) -> bool:
         """Keep a table's lost writes, but for those that an earlier replayer committed.
 
-        If the table has no other frames, its ranges then count as applied. Raises as ``OpenTables.open``.
+        If the table has no other frames, its ranges then count as applied. False when that failed, and it is held.
         """
         lost = [(frame, succession) for frame, succession in selection.lost if frame.table == table]
-        self._tables.open(table, ((frame.file, frame.begin) for frame, _ in lost))
-        for frame, succession in lost:
-            reason = f"written at {succession.origin.name} beyond the cut of {succession}"
-            self._context.quarantine.add(frame, reason, reader, str(succession))
-        return table in selection.frames or self._pass(table, selection.ranges)
+        try:
+            self._tables.open(table, ((frame.file, frame.begin) for frame, _ in lost))
+            for frame, succession in lost:
+                reason = f"written at {succession.origin.name} beyond the cut of {succession}"
+                self._context.quarantine.add(frame, reason, reader, str(succession))
+            if table not in selection.frames:
+                self._pass(table, selection.ranges)
+        except Exception as error:
+            self._fail(table, error)
+            return False
+        return True
 
     def _map(self, act: Callable[[UUID], _R], tables: list[UUID]) -> list[_R]:
         """Call ``act`` for all tables, some in parallel."""
@@ -249,12 +255,8 @@ class Replayer:
             fresh, _ = split_by_kind(self._context.ledger.replay.pending())  # opening the table may have rewound it
             selector = self._selector(reader, fresh)
             selection = selector.own(table)
-            if selection.lost:
-                try:
-                    self._keep_lost(table, reader, selection)
-                except Exception as error:
-                    self._fail(table, error)
-                    continue
+            if (selection.lost or selection.kept) and not self._keep_lost(table, reader, selection):
+                continue
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
                 if isinstance(outcome, StorageError):
@@ -308,23 +310,12 @@ class Replayer:
         self._without_commits.discard(table)
         return True
 
-    def _unless_held(self, table: UUID, act: Callable[[], bool]) -> bool:
-        """Return what ``act`` returns for a table; False when the table is held or ``act`` failed."""
-        if table in self.held:
-            return False
-        try:
-            return act()
-        except Exception as error:
-            self._fail(table, error)
-            return False
-
-    def _pass(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
+    def _pass(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
         replay = self._tables.open(table)
         if replay is not None:
             replay.apply([], ranges, self.hosts)
         else:
             self._tables.pass_dropped(table, ranges)
-        return True
 
 
 def _title(names: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ import pytest
 from peer.frames import hosts
 from peer.replay_report import ReplayReport
 from replication.core.frame import FILE_HEADER_BYTES
+from replication.errors import CoordinationError
+from replication.ledger.base import ReplayCheckpoint
 from tests.integration import replay_site
 from tests.origin import OriginWal
 from tests.sites import Site, rows, table
@@ -75,3 +77,28 @@ def test_a_payload_that_the_disk_does_not_give_holds_up_its_own_file_only(
     replayer = site.replayer()  # which does not wait long
     shows({"behind": 1, "beside": 1})
     assert site.applied() and site.received() == 4 and not replayer.round().held
+
+
+def away(_: ReplayCheckpoint) -> None:
+    raise CoordinationError("the ledger does not answer", "It is tried again")
+
+
+@pytest.mark.parametrize("warehouse", ["memory"], indirect=True)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_file_is_passed_though_the_ledger_failed_just_after_its_only_frame_was_quarantined(
+    site: replay_site.Site, monkeypatch: pytest.MonkeyPatch, restarts: bool
+) -> None:
+    replayer = site.replayer()
+    site.put(("a", 1))
+    replayer.round()
+    site.wal.now += 1
+    site.wal.frame(site.spec.uuid, "default", site.spec.versions["default"].hash, b"nonsense", 3)
+    site.wal.register(closed=site.wal.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(site.ledger.replay, "checkpoint_applied", away)
+        replayer.round()
+    assert len(site.ledger.replay.quarantined()) == 1 and not site.applied()
+    if restarts:
+        replayer = site.replayer()
+    wait_until(lambda: replayer.round() and site.applied(), what="the file to be passed")
+    assert not replayer.round().held and site.rows() == {"a": 1}
