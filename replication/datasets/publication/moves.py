@@ -115,7 +115,8 @@ def plan_moves(
             whole.setdefault(top, []).append(each)
         else:
             moves.append(_move(each.file.destination, staged_root, [each], is_folder=False))
-    return [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
+    every = [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
+    return sorted(every, key=lambda move: bool(TABLE_MARKS.intersection(move.destination.split("/"))))
 
 
 def _rank(each: StagedFile) -> tuple[bool, bool, str]:

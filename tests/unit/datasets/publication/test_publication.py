@@ -18,7 +18,7 @@ from replication.core.copying.names import RelativePath
 from replication.datasets.copying.file_sets import StagedFile
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.job import CopyJob
-from replication.datasets.publication.moves import plan_moves
+from replication.datasets.publication.moves import Move, plan_moves
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.publication.steps import SyncTarget
 from replication.datasets.stores.local import LocalStore
@@ -216,13 +216,22 @@ def test_a_file_that_cannot_be_removed_stops_the_removal_of_no_other_and_all_is_
     assert read_tree(target) == FILES | {"extra/2": b"x"}
 
 
-def test_metadata_of_a_table_are_moved_after_the_files_that_they_name() -> None:
+def _moves(move: Move, each: StagedFile) -> bool:
+    return f"{each.file.destination}/".startswith(f"{move.destination}/")
+
+
+@pytest.mark.parametrize("made", [(), ("t/metadata", "d/_delta_log")])
+def test_metadata_of_a_table_are_moved_after_the_files_that_they_name(made: tuple[str, ...]) -> None:
     names = ["v2.metadata.json", "snap-2.avro", "version-hint.text"]
     names = [*(f"t/metadata/{name}" for name in names), "d/_delta_log/_last_checkpoint", "d/_delta_log/2.json"]
     names += ["d/_SUCCESS", "t/data/2.parquet", "d/2.parquet"]
     build = CopyableFile.build
     files = [build("s", FileAttributes(RelativePath(name), 1), CopyConfiguration()) for name in names]
-    moves = plan_moves([StagedFile(file, "", 1) for file in files], RelativePath("at"), lambda _: True, folders=True)
-    at = {move.destination: number for number, move in enumerate(moves)}
+    staged = [StagedFile(file, "", 1) for file in files]
+    moves = plan_moves(staged, RelativePath("at"), lambda folder: folder not in made, folders=True)
+    at = {str(each.file.destination): n for n, move in enumerate(moves) for each in staged if _moves(move, each)}
+    if made:  # a folder of files that became a table
+        assert len(moves) == 5 and max(at["t/data/2.parquet"], at["d/2.parquet"]) < min(at[names[0]], at[names[3]])
+        return
     assert max(at["t/data/2.parquet"], at["d/2.parquet"]) < at["t/metadata/snap-2.avro"] < at[names[0]] < at[names[2]]
     assert at["d/_delta_log/2.json"] < at["d/_delta_log/_last_checkpoint"] and at["d/2.parquet"] < at["d/_SUCCESS"]
