@@ -198,9 +198,10 @@ class Waiting:
         tables = {stream.table for stream in position.sequences}
         for frame in self.ledger.replay.quarantined():
             if frame.table in tables and frame.end <= position.ends.get(frame.file, 0):
+                noun, act = ("lostwrites", "merge") if frame.succession else ("quarantine", "retry")
                 raise ReplayError(
                     f"a frame at offset {frame.begin} of {frame.file.local} is quarantined: {frame.reason}",
-                    f"walship quarantine list, then quarantine retry or discard. Its copy is {frame.copy}",
+                    f"walship {noun} list, then {noun} {act} or discard. Its copy is {frame.copy}",
                 )
 
     def _not_durable(self, position: Position, peer: Peer) -> int | None:

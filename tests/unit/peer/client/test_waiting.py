@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -154,6 +155,14 @@ def test_a_wait_for_rows_that_were_kept_out_fails_at_once_and_names_the_verb(suc
     waiting.wait(position, None, "applied", 0.0)
     with pytest.raises(ReplayError) as raised:
         waiting.wait(position, None, "visible", 60.0)
+    assert f"{verb} or discard" in (raised.value.hint or "")
+    file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
+    ours, end = stream(one, file), HEADER + FRAME
+    ledger.registration.register_own(file, HEADER, end, claims(ours, 0, 1, HEADER))
+    ledger.replay.quarantine(replace(frame, file=file), (ours, 0))
+    applied(ledger, one, {file: end})
+    with pytest.raises(ReplayError) as raised:
+        waiting.wait(Position(WEST, {file: end}, {ours: 0}), None, "visible", 60.0)
     assert f"{verb} or discard" in (raised.value.hint or "")
     ledger.close()
 
