@@ -38,6 +38,7 @@ class LandingFile:
         self.row = row
         self.source = source
         self.registered = self.written = FILE_HEADER_BYTES
+        self.is_settled = True  # no message waits to be registered, not even one without frames
         self.used_s = now_s
         self._handle = handle
         self._reserved = 0
@@ -89,7 +90,7 @@ class LandingFile:
         begin = self.written
         if parts:
             self._append(parts, at)
-        self.written = at
+        self.written, self.is_settled = at, False
         data = incoming.data
         ranges = (begin, at, data.file, data.begin, data.end)
         return Landed(self.row.file, *ranges, tuple(claims), incoming.notices, tuple(batches))
@@ -114,7 +115,7 @@ class LandingFile:
 
     def register(self, landed: Landed) -> None:
         """Note that ``landed`` is registered in the ledger."""
-        self.registered = max(self.registered, landed.end)
+        self.registered, self.is_settled = max(self.registered, landed.end), True
         for claim in landed.claims:
             add_to_index(self._index, claim.begin)
             last = self._streams.get(claim.stream)

@@ -73,7 +73,7 @@ class OpenFiles:
         own = [landing for landing in self._open.values() if landing.source.cluster.name == source.cluster.name]
         excess = len(own) + 1 - _PEER_FILES_MAX
         if excess > 0:
-            idle = [landing for landing in own if landing.written == landing.registered]
+            idle = [landing for landing in own if landing.is_settled]
             for landing in sorted(idle, key=lambda landing: landing.used_s)[:excess]:
                 self._ends.pop(landing.source, None)
                 self._close(landing)

@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from peer.receive import landing_file
+from peer.receive import landing_file, open_files
 from peer.receive.admission import IncomingFrames
 from peer.receive.landing import Landing
+from peer.receive.landing_queue import Item
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
@@ -18,7 +19,7 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Landed
-from replication.link.base import Data, Reason
+from replication.link.base import Ack, Data, Reason, Reply
 from tests.contract.ledger_stores import claims, stream, table, wal
 from tests.fakes.files import MemoryFiles
 from tests.fakes.ledger import MemoryLedger
@@ -107,3 +108,20 @@ def test_an_idle_landing_looks_seldom_and_at_once_when_something_was_refused(
     finally:
         landing.stop()
         ledger.close()
+
+
+def test_a_file_with_skipped_bytes_only_stays_open_until_its_group_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that goes to a peer late may be in none of a cluster's many WALs; each is skipped as a whole."""
+    monkeypatch.setattr(open_files, "_PEER_FILES_MAX", 3)
+    ledger, replies = MemoryLedger(WEST), list[Reply]()
+    limits = LandingLimits(str(tmp_path / "landing"), str(tmp_path / "quarantine"), "w1", "boot", 1, 1 << 30)
+    landing = Landing(ledger, LocalFiles(), limits)
+    landing.recover()
+    for _ in range(2):
+        data = [Data(wal(number), 256, 300, 256, 1, b"") for number in range(len(replies), len(replies) + 5)]
+        landing.run_once([Item(IncomingFrames(each, (), ()), 0, replies.append) for each in data])
+    assert len(replies) == 10 and all(isinstance(reply, Ack) for reply in replies)
+    assert len(ledger.files.all("w1", open_only=True)) <= 5
+    ledger.close()
