@@ -136,6 +136,8 @@ def _links(fs: Any, folder: str) -> list[str]:
         )
     try:
         page.feed(b"".join(parts).decode(errors="replace"))
+        if "<" in page.rawdata:  # what follows a mark without an end is left there
+            raise ValueError("a mark in it has no end")
     except (AssertionError, ValueError) as error:  # of what Python's parser does not foresee
         raise StorageError(
             f"the page of {redact(folder)} cannot be read: {error}", "Copy its files by a manifest"

@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_server_is_told_without_the_password_in_its_address
         assert "ann:***@127.0.0.1" in failed.value.what and "hush" not in failed.value.what
 
 
-@pytest.mark.parametrize("marks", ["<![x]>", "<![ ]>", f"<a href='&#{'1' * 5000};'>"])
+@pytest.mark.parametrize("marks", ["<!-- ", "<script>", "<![x]>", "<![ ]>", f"<a href='&#{'1' * 5000};'>"])
 def test_a_page_that_is_no_html_is_told_as_such_and_not_taken_for_a_shorter_one(marks: str) -> None:
     with pytest.raises(StorageError, match="the page of http://h/d/ cannot be read"):
         listed(f"<a href=b>{marks}<a href=c>".encode())
