@@ -11,6 +11,7 @@ from peer.timeline.serving.parameters import (
     PAGE_MAX,
     AsciiJson,
     Dataset,
+    Hash,
     OneDataset,
     Partition,
     Served,
@@ -105,7 +106,7 @@ def _errors(app: FastAPI) -> None:
 @router.get("/timeline", response_model=models.TimelineReply)
 def timeline(
     views: Served,
-    hash: Annotated[str, Query(description="the hash that the client knows")] = "",
+    hash: Hash = "",
     dataset: OneDataset = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 1000,
 ) -> Any:

@@ -17,6 +17,7 @@ from replication.core.timeline.instants import TimelineState
 PAGE_MAX = 10_000
 
 _NAME_CHARS_MAX = 4096  # names that were asked for are remembered
+Hash = Annotated[str, Query(description="the hash of the timeline that the client knows", max_length=_NAME_CHARS_MAX)]
 Dataset = Annotated[str, Query(description="a dataset that the timeline names", max_length=_NAME_CHARS_MAX)]
 OneDataset = Annotated[str | None, Query(description="only this dataset", max_length=_NAME_CHARS_MAX)]
 Partition = Annotated[
@@ -44,7 +45,7 @@ Served = Annotated[Views, Depends(views_of)]
 def synced(
     views: Served,
     instant: Annotated[int, Query(description="the last completed instant that the client knows")] = 0,
-    hash: Annotated[str, Query(description="the hash of the timeline that the client knows")] = "",
+    hash: Hash = "",
 ) -> TimelineState:
     """The state of views that know what the client knows; 409 if the client knows another timeline."""
     state = views.sync_for(Known(instant, hash) if hash else None)
@@ -63,8 +64,10 @@ class SlicesAsked:
     state: Synced
     dataset: Dataset
     partition: Partition = ""
-    file: Annotated[str | None, Query(description="only this file")] = None
-    after: Annotated[str | None, Query(description="only files after this one, in order")] = None
+    file: Annotated[str | None, Query(description="only this file", max_length=_NAME_CHARS_MAX)] = None
+    after: Annotated[
+        str | None, Query(description="only files after this one, in order", max_length=_NAME_CHARS_MAX)
+    ] = None
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_MAX
 
     def __post_init__(self) -> None:

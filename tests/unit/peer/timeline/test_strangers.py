@@ -168,6 +168,10 @@ def test_names_of_any_length_and_paths_are_refused_and_not_remembered(server: Ti
         assert ask.get("/v1/slices/latest", params={"dataset": OUT, "limit": 10**9}).status_code == 422
         assert ask.get("/v1/timeline", params={"hash": "x"}).status_code == 200
         assert ask.post("/v1/refresh", params={"dataset": OUT, "partition": "z" * 5000}).status_code == 422
+        for name in ("file", "after", "hash"):
+            asked = {"dataset": OUT, "partition": "p", name: "z" * 5000}
+            assert ask.get("/v1/slices/latest", params=asked).status_code == 422
+        assert ask.get("/v1/timeline", params={"hash": "z" * 5000}).status_code == 422
         assert ask.get("/v1/health").json()["status"] == "ok"
     assert not views._listing
     assert all(len(name) <= 4096 for _, name in views._known._missing)
