@@ -18,7 +18,8 @@ from replication.datasets.finders.plugins import finder_of
 from replication.datasets.stores.open import is_local, local_path
 from replication.errors import ConfigError, FormatError, RequestError
 from replication.files.local import path_errors, write_whole
-from replication.log import redact
+from replication.log import has_secrets, redact
+from replication.permissions import refuse_exposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,14 @@ class DatasetFile:
         self.path = path
 
     def all(self) -> list[DatasetDefinition]:
-        """Every definition, by name. ConfigError if the file cannot be read as definitions."""
-        return self._parsed(self._text())
+        """Every definition, by name. ConfigError if the file is not of definitions, or shows others a password."""
+        found = self._parsed(self._text())
+        for each in found:
+            given = (*each.source_options.items(), *each.target_options.items())
+            plain = [{name: value} for name, value in given if not str(value).startswith("$")]
+            if has_secrets([plain, each.source, each.target, each.timeline]):
+                refuse_exposed(self.path)
+        return found
 
     def get(self, name: str) -> DatasetDefinition:
         """One definition; RequestError if there is none of that name."""
@@ -160,7 +167,7 @@ class DatasetFile:
             yield
 
     def _write(self, text: str) -> None:
-        write_whole(self.path, text.encode())
+        write_whole(self.path, text.encode(), mode=0o600)
 
 
 _KINDS: dict[str, tuple[type, str]] = {"str": (str, "a text in quotes"), "int": (int, "a whole number")}

@@ -153,3 +153,26 @@ def test_a_file_that_cannot_be_read_is_not_asked_for_options_of_a_folder_of_this
     assert file.target_options("lake", tmp_path.as_uri()) == {}
     with pytest.raises(ConfigError, match="cannot be read"):
         file.target_options("lake", "s3://lake/in")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_secret"),
+    [
+        ('source_options = {password = "hush"}', True),
+        ('target_options = {client_kwargs = {aws_secret_access_key = "hush"}}', True),
+        ('timeline = "sftp://ann:hush@host/timeline"', True),
+        ('source_options = {password = "$PASSWORD", anon = true}', False),
+    ],
+)
+def test_a_file_with_a_password_is_refused_while_others_can_read_it(
+    tmp_path: Path, given: str, is_secret: bool
+) -> None:
+    file = DatasetFile(tmp_path / "datasets.toml")
+    file.path.write_text(f'[dataset.d]\nsource = "sftp://host/in"\ntarget = "sftp://host/out"\n{given}\n')
+    file.path.chmod(0o644)
+    if is_secret:
+        with pytest.raises(ConfigError, match="can be read or changed by other users") as refused:
+            file.get("d")
+        assert refused.value.hint == f"Run: chmod 600 {file.path}"
+        file.path.chmod(0o600)
+    assert file.get("d").name == "d"

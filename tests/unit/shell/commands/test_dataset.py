@@ -17,6 +17,7 @@ from replication.datasets.declared.history import FAILURES_MAX, DatasetHistory
 from replication.datasets.job import CopyJob
 from shell.cli.render import Printer
 from shell.main import run
+from tests.certificates import write_secret
 from tests.copying import read_tree, write_tree
 from tests.file_servers import ftp_server
 
@@ -152,7 +153,7 @@ def test_a_pattern_may_be_a_number_or_a_word_that_means_something_elsewhere(name
 
 def test_no_password_of_a_dataset_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     section = '[dataset.d]\nsource = "/src"\ntarget = "/dst"\ntarget_options = {password = "hidden", user = "$USER"}\n'
-    Path("datasets.toml").write_text(section)
+    write_secret(Path("datasets.toml"), section.encode())
     assert shown(capsys, "show", "d")["target_options"] == {"password": "…", "user": "$USER"}
 
 
@@ -253,7 +254,7 @@ def test_what_does_not_fit_in_a_file_that_people_wrote_is_told_when_it_runs(
 
 
 def test_a_password_that_people_wrote_into_an_address_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("datasets.toml").write_text('[dataset.d]\nsource = "ftp://ann:secret@host/x"\ntarget = "/dst"\n')
+    write_secret(Path("datasets.toml"), b'[dataset.d]\nsource = "ftp://ann:secret@host/x"\ntarget = "/dst"\n')
     for line in (["list"], ["list", "--json"], ["show", "d"]):
         assert run(["dataset", *line]) == 0
         shown = capsys.readouterr().out
