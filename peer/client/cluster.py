@@ -92,7 +92,8 @@ class Cluster:
     @property
     def peering(self) -> Peering:
         """Its peers, and the tables that go to them."""
-        return Peering(self.ledger, self.coordination, self.contacts)
+        ahead_max_s = self.config.receiver.commit_ahead_max_s
+        return Peering(self.ledger, self.coordination, self.contacts, ahead_max_s)
 
     @property
     def contacts(self) -> Contacts:

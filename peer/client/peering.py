@@ -18,7 +18,7 @@ from peer.client.enabling import EnableRequest, NewRules, refuse_unsent
 from replication.coordination.session import Coordination
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
-from replication.core.definition.evolution import join
+from replication.core.definition.evolution import join, latest_stamp
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import (
@@ -32,6 +32,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
+from replication.wall_clock import now_us
 from replication.worker.ship.routes import declare, ended_routes, routes_of
 
 _TABLES_AT_ONCE = 100
@@ -44,6 +45,7 @@ class Peering:
     ledger: Ledger
     announcer: Coordination
     contacts: Contacts
+    commit_ahead_max_s: float = 86400.0  # of [receiver]
 
     def define(self, name: str, zookeepers: str, proof: Proof = NO_PROOF) -> tuple[Peer, bool]:
         """Add a peer, which must answer, or change the address of a defined one. Idempotent.
@@ -287,7 +289,7 @@ class Peering:
             UnknownPeerError: no such peer, and no address.
             UnknownTableError: that cluster has no such table.
             TableExistsError: another table has the name here.
-            RequestError: no table can have the name, or the table was dropped here.
+            RequestError: no table can have the name, or the table was dropped here, or changed far ahead of the clock.
             PeerUnavailableError: the cluster does not answer.
         """
         refuse_standby(self.ledger)
@@ -299,6 +301,11 @@ class Peering:
         if found is None:
             raise UnknownTableError(f"{cluster} has no table {table}", f"Make it without --like {cluster}")
         spec = replace(found, name=table)  # the peer's answer is not trusted with the name
+        if latest_stamp(spec) > now_us() + self.commit_ahead_max_s * 1e6:  # later changes get times above
+            what = (
+                f"{table} was changed on {cluster} further ahead of the clock here than [receiver] commit_ahead_max_s"
+            )
+            raise RequestError(what, f"Correct the clock of the cluster that changed it, and make {table} anew there")
         known = self.ledger.tables.by_uuid(spec.uuid)
         if known is None:
             self.ledger.tables.create(spec)

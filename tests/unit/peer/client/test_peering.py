@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -21,6 +22,7 @@ from peer.client.peering import Peering
 from peer.failover.switchover import PreparePeer
 from replication import __version__
 from replication.commit.step import step_to_json
+from replication.core.definition.alter import add_column
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, StreamId
 from replication.core.routes.carried import InboundRoute
@@ -34,6 +36,7 @@ from replication.errors import (
 from replication.ledger.base import Peer, Quarantined, ReplayCheckpoint
 from replication.ledger.commit_steps import NewSequence, SequenceId
 from replication.link.base import PROTOCOL
+from replication.wall_clock import now_us
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.peers import definecluster, deletecluster
@@ -150,6 +153,18 @@ def test_an_adopted_table_has_the_name_that_was_asked_for(east: Site) -> None:
     assert peering.adopt("ops.other", "west").name == "ops.other"
     with pytest.raises(RequestError, match="is reserved for walship's own tables"):
         peering.adopt("ops.other__changes", "west")
+
+
+def test_a_table_that_was_changed_far_ahead_of_the_clock_here_is_not_adopted(east: Site) -> None:
+    """Later changes of it would get times above, which no other cluster takes."""
+    spec = table("ops.other")
+    ahead = add_column(spec, "seats", pa.int32(), "", uuid4(), now_us() + 2 * 86_400_000_000)
+    _Answering.answer = ahead
+    peering = Peering(east.ledger, east.coordination, _Answering(east.ledger, east.config.tls))
+    with pytest.raises(RequestError, match="further ahead of the clock here"):
+        peering.adopt("ops.other", "west")
+    assert east.ledger.tables.by_uuid(spec.uuid) is None
+    assert replace(peering, commit_ahead_max_s=3 * 86400.0).adopt("ops.other", "west") == ahead
 
 
 class _Told(Contacts):
