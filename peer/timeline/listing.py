@@ -82,7 +82,11 @@ def opened_root(root: str, options: Mapping[str, Any] | None = None) -> tuple[An
 
     if is_local(root):  # else fsspec takes :: for the end of an address
         return fsspec.filesystem("file"), local_path(root).rstrip("/")
-    fs, path = driver_of(fsspec.utils.get_protocol(root)).opened(root.rstrip("/"), dict(options or {}))
+    driver = driver_of(fsspec.utils.get_protocol(root))
+    fs, path = driver.opened(root.rstrip("/"), dict(options or {}))
+    if not driver.is_shared and not driver.is_alive(fs):  # fsspec keeps connections, and the server has ended this one
+        fs.clear_instance_cache()
+        fs, path = driver.opened(root.rstrip("/"), dict(options or {}))
     return fs, path.rstrip("/")
 
 

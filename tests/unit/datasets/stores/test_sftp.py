@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from peer.timeline.listing import FolderListings
+from peer.timeline.listing import FolderListings, opened_root
 from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.base import EntryKind, Store
 from replication.datasets.stores.drivers import SftpDriver
@@ -190,3 +190,12 @@ def test_a_user_may_believe_any_server(tmp_path: Path, off_loopback: None) -> No
     with sftp_server(tmp_path) as url:
         Path("~/.ssh/known_hosts").expanduser().unlink()
         open_store(url, {"host_key_policy": "auto_add"}).close()
+
+
+def test_a_partition_is_listed_again_after_the_server_has_ended_the_connection(tmp_path: Path) -> None:
+    """As servers do after some minutes; the timeline's server could not list the dataset until it started again."""
+    write_tree(tmp_path, {"a/1": b"one"})
+    with sftp_server(tmp_path) as url:
+        assert [each.path for each in FolderListings().files("out", url, "a")] == ["a/1"]
+        opened_root(url)[0].client.close()
+        assert [each.path for each in FolderListings().files("out", url, "a")] == ["a/1"]
