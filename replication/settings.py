@@ -288,7 +288,7 @@ class ReplaySection(_Section):
     spark_idle_s: float = Field(
         60.0, ge=0, le=WAIT_MAX_S, description="Spark ends after this time without a job; 0 keeps it, as spark_ui does"
     )
-    spark_ui: bool = Field(False, description="open Spark's UI on loopback; walship status shows its address")
+    spark_ui: bool = Field(False, description="open Spark's UI, which asks for no password; status shows its address")
     spark_events: OptionalPath = Field(None, description="folder of Spark's event logs, for its history server")
     driver_memory: Memory = Field("1g", description="heap of Spark's driver; with local[...], of all of Spark")
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
