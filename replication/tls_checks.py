@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -16,6 +17,8 @@ from replication.settings import ReceiverSection, TlsSection, ZooKeeperSection, 
 _PORT = re.compile(r":\d+\Z")  # which a server of ZooKeeper may leave out
 _EVERYWHERE = ("0.0.0.0", "::")
 _NOT_NAMED = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
+_DATE = re.compile(rb"(?:\x17\r|\x18\x0f20)(\d{12})Z")  # in a certificate: it begins and ends at the first two
+_SOON_US = 14 * 86400 * 1_000_000
 _SSL_MODES = ("require", "verify-ca", "verify-full")  # of a URL of PostgreSQL
 
 
@@ -113,3 +116,16 @@ def check_named(tls: TlsSection, cluster: str) -> None:
                         " it",
                         f'Have one issued with the DNS name "{cluster}", for tls.cert',
                     ) from None
+
+
+def ends_soon(cert: Path | None, now: int) -> int:
+    """When a certificate ends, if that is within two weeks, or a fifth of its time, or was; else 0. In microseconds."""
+    import ssl  # deferred: few commands need it
+
+    with suppress(OSError, ValueError):  # what else is wrong with it is told where it is used
+        pem = "" if cert is None else cert.read_text()
+        first = pem[pem.index(ssl.PEM_HEADER) : pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
+        dates = _DATE.findall(ssl.PEM_cert_to_DER_cert(first))[:2]
+        begin, end = (datetime.strptime(f"{date.decode()}Z", "%y%m%d%H%M%S%z").timestamp() for date in dates)
+        return int(end * 1e6) if end * 1e6 - now < min(_SOON_US, (end - begin) * 1e6 / 5) else 0
+    return 0

@@ -7,7 +7,7 @@ Positions are sums over the files a peer still needs, in bytes of this cluster's
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
@@ -38,6 +38,7 @@ from replication.core.succession import contested
 from replication.files.boot import boot_id
 from replication.ledger.base import FileKind, FileRow, Ledger, PatternRule, Quarantined
 from replication.ledger.batches import BatchConflict
+from replication.tls_checks import ends_soon
 from replication.wall_clock import now_us
 from replication.writer.wal.durable_length import DurableLength
 
@@ -99,6 +100,7 @@ class ClusterStatus:
     """The whole status of one cluster; ``location`` is this host's location in its configuration.
 
     ``contested`` are the successions by which another cluster takes writes in place of this one, which is ACTIVE.
+    ``certificates`` are this host's files of those that end soon, and when.
     """
 
     cluster: str
@@ -130,6 +132,7 @@ class ClusterStatus:
     operations: tuple[UnfinishedOperation, ...]
     drills: DrillHealth
     contested: tuple[str, ...] = ()
+    certificates: Mapping[str, int] = field(default_factory=dict)
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same with one peer only; this cluster's own part stays."""
@@ -191,7 +194,13 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         operations=operations(ledger.steps, now),
         drills=drill_health(ledger.drills.all()),
         contested=_contested(ledger, members),
+        certificates=_ending(config, now),
     )
+
+
+def _ending(config: Config, now: int) -> dict[str, int]:
+    files = (config.tls.cert, config.zookeeper.cert)
+    return {str(file): end for file in files if (end := ends_soon(file, now))}
 
 
 def _contested(ledger: Ledger, members: Members) -> tuple[str, ...]:

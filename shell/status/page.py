@@ -268,6 +268,11 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
             f"two clusters take writes: this one is ACTIVE, and so is another one by a succession ({succession}). Make"
             " one of them read-only: walship readonly on. Nothing is lost: what both wrote is merged"
         )
+    for certificate, end in found.certificates.items():
+        printer.note(
+            f"the certificate {certificate} ends {moment_text(end)}: then no connection is made with it. Replace it and"
+            " its key; who uses it for ZooKeeper or the timeline's server reads it when it starts again"
+        )
     for frame in found.quarantined:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
         printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")

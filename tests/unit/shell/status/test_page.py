@@ -26,10 +26,13 @@ from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.core.succession import Succession
 from replication.ledger.commit_steps import ROLE_CHANGE, NewSequence, SequenceId
+from replication.wall_clock import now_us
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.status import status
 from shell.status.page import _show_hosts, show_status, work_text
+from tests.certificates import tls_section
+from tests.integration.test_link_tls import AUTHORITY
 from tests.sites import Site
 
 ROOT = Path(__file__).parents[4]
@@ -68,6 +71,24 @@ def test_a_cluster_that_zookeeper_does_not_have_is_not_taken_for_a_silent_zookee
     show_status(printer, collect(site.config, site.ledger, unknown))
     assert "does not tell what runs: there is no cluster at /walship/east. Start it: walship up" in err.getvalue()
     assert "does not answer" not in err.getvalue()
+    site.close()
+
+
+def test_a_certificate_that_ends_soon_or_has_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = tls_section(tmp_path, AUTHORITY.issue("east"))
+    (tmp_path / "cert").write_bytes(AUTHORITY.issue("east").cert + Path(files["ca"]).read_bytes())  # with its authority
+    site = Site(tmp_path, "east", tls=files)
+
+    def noted(hours: int) -> str:
+        monkeypatch.setattr("peer.status.collect.now_us", lambda: now_us() + hours * 3_600_000_000)
+        err = io.StringIO()
+        printer = Printer(False, Console(file=io.StringIO()), Console(file=err, width=400))
+        show_status(printer, collect(site.config, site.ledger, Members()))
+        return err.getvalue()
+
+    assert "certificate" not in noted(1), "it is of a day, and not in the last fifth of that"
+    for hours in (21, 30):
+        assert f"the certificate {files['cert']} ends 20" in noted(hours)
     site.close()
 
 
