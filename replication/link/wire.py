@@ -19,6 +19,7 @@ from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory
 from replication.core.routes.freshness import Reach, Until
 from replication.core.routes.required import RequiredFrom, ended_of
+from replication.error_text import storable
 from replication.errors import FormatError
 from replication.link import takeovers
 from replication.link._pb import walship_pb2 as pb
@@ -338,7 +339,7 @@ def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:
 
 
 def _read_term_history(nonces: Iterable[pb.TermNonce]) -> TermHistory:
-    return tuple((each.term, each.nonce[:_NONCE_CHARS_MAX]) for each in nonces)
+    return tuple((each.term, storable(each.nonce[:_NONCE_CHARS_MAX])) for each in nonces)
 
 
 def _hello(hello: Hello) -> pb.Open:

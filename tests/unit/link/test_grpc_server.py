@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import grpc
@@ -13,7 +14,7 @@ from replication.core.grants import Caller
 from replication.errors import CoordinationError
 from replication.link import refusals, wire
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
+from replication.link.base import PROTOCOL, Ack, Hello, OpenReply, Reason, Refusal
 from replication.link.grpc_servicer import LinkServicer
 from replication.link.places import Places
 from replication.link.statuses import decode_progress
@@ -158,6 +159,12 @@ def test_a_stream_that_does_not_begin_with_open_is_refused_as_another_version(
     refusal = wire.decode_reply(rpc.take_response())
     assert isinstance(refusal, Refusal) and refusal.reason is Reason.VERSION and what in refusal.what
     assert rpc.termination()[1] is grpc.StatusCode.OK and not service.opened
+
+
+def test_a_nonce_is_read_as_text_that_every_ledger_takes() -> None:
+    """PostgreSQL takes no NUL: who sent one got an error that no check foresaw, and who received one did."""
+    opening = wire.decode_request(wire.encode_request(replace(HELLO, term_history=((1, "n\0"),))))
+    assert isinstance(opening, Hello) and opening.term_history == ((1, r"n\0"),)
 
 
 def test_a_message_that_cannot_be_read_ends_the_stream_as_corrupt(server: grpc_testing.Server) -> None:
