@@ -35,7 +35,7 @@ from replication.link.base import (
     Reply,
     Route,
 )
-from replication.link.messages import at_most, check_numbers, read_message, reading
+from replication.link.messages import at_most, check_fields, check_numbers, read_message, read_varint, reading
 from replication.link.refusals import decode_refusal, encode_refusal, shown
 from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
@@ -43,6 +43,7 @@ _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
 _ROUTES_MAX, _FORMER_MAX = 100_000, 1000  # of an opening
 _ASKED_MAX = 100_000  # streams of a question
+_FIELDS_MAX = 64  # of a message of a stream, which has two
 _VERSION_CHARS_MAX, _NONCE_CHARS_MAX = 64, 64
 
 _T = TypeVar("_T")
@@ -74,6 +75,7 @@ def decode_request(raw: bytes) -> Request:
     """One ShipRequest; FormatError when it is none."""
     head, frames = _cut_frames(raw)
     with reading("a message of the link"):
+        check_fields(pb.ShipRequest, head)
         request = pb.ShipRequest.FromString(head)
         if request.HasField("data"):
             data = request.data
@@ -91,13 +93,15 @@ def decode_request(raw: bytes) -> Request:
 
 def _cut_frames(raw: bytes) -> tuple[bytes, memoryview]:
     """The encoded fields before ``frames``, and the frames themselves."""
-    at = 0
+    at = fields = 0
     size = len(raw)
     while at < size:
+        if (fields := fields + 1) > _FIELDS_MAX:  # of two bytes each, they would take the receiver's time
+            raise FormatError(f"a message of the link has more than {_FIELDS_MAX} fields")
         tag = raw[at]
         if tag & 7 != 2:
             raise FormatError(f"a message of the link has an unknown field (tag {tag})")
-        length, content = _read_varint(raw, at + 1)
+        length, content = read_varint(raw, at + 1)
         if content + length > size:
             raise FormatError("a message of the link is cut short")
         if tag == _FRAMES_TAG:
@@ -115,18 +119,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(raw) and shift < 64:
-        byte = raw[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise FormatError("a message of the link is cut short")
 
 
 def encode_reply(reply: Reply | OpenReply) -> bytes:

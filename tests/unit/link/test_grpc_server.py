@@ -150,7 +150,12 @@ def test_a_stream_opens_acks_and_ends_with_the_caller(server: grpc_testing.Serve
 
 
 @pytest.mark.parametrize(
-    ("first", "what"), [(wire.encode_request(data(1, 2)), "begins with Open"), (b"\xff\xff", "unknown field")]
+    ("first", "what"),
+    [
+        (wire.encode_request(data(1, 2)), "begins with Open"),
+        (b"\xff\xff", "unknown field"),
+        (wire.encode_request(HELLO) + 64 * b"\x0a\x00", "more than 64 fields"),
+    ],
 )
 def test_a_stream_that_does_not_begin_with_open_is_refused_as_another_version(
     server: grpc_testing.Server, service: Service, first: bytes, what: str

@@ -10,7 +10,9 @@ from replication.core.status import FileState, ReplicationStatus, combine, repor
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import FileStatus
+from replication.link.messages import read_message
 from replication.link.statuses import decode_progress, decode_status, encode_progress, encode_status
+from tests.hostile import memory_below
 
 FILE = FileId(ClusterId.parse("east:00000000-0000-0000-0000-000000000001"), "h0", 7)
 STATUS = ReplicationStatus(FileState.CLOSED, 256, 1 << 40, Ranges.of((256, 300), (400, 1 << 40)), 280)
@@ -46,6 +48,27 @@ def test_fields_that_an_older_version_does_not_send_count_as_zero_and_open() -> 
 def test_a_state_of_a_newer_version_counts_as_open() -> None:  # 004-35
     message = pb.ReplicationStatus.FromString(bytes((1 << 3, 7)))
     assert message.state == 7 and decode_status(message).state is FileState.OPEN
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"\x0a\x00", b"\x0a\x04\x12\x02\x32\x00", b"\x0a\x02\x18\x00", b"\x19" + bytes(8)],
+    ids=["files", "ranges", "numbers", "unknown"],
+)
+def test_a_message_of_very_many_small_fields_is_refused_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch, part: bytes
+) -> None:
+    """64 MiB of them took gigabytes; a peer may send such an opening, and reply so."""
+    monkeypatch.setattr("replication.link.messages._FIELDS_MAX", 1 << 16)
+    raw = part * (1 << 20)
+    with memory_below(16), pytest.raises(FormatError, match="more than 65,536 fields"):
+        read_message(pb.ProgressReply, raw)
+    monkeypatch.setattr("replication.link.messages._SMALL_BYTES", 0)
+    files = {FILE: FileStatus(STATUS, 3)}
+    assert decode_progress(encode_progress(files)) == files
+    monkeypatch.setattr("replication.link.messages._FIELDS_MAX", 5)
+    with pytest.raises(FormatError, match="more than 5 fields"):
+        decode_progress(encode_progress(files))
 
 
 def test_a_peer_that_reports_a_file_in_very_many_pieces_is_refused_since_the_ledger_keeps_them() -> None:
