@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 from fsspec.implementations.ftp import FTPFileSystem
@@ -77,7 +76,7 @@ class FtpDriver(Driver):
         try:
             told = list(fs.ftp.mlsd(path))
         except ftplib.error_perm:
-            told = _by_list(fs, path)
+            told = list(_of_list(fs.ftp, path))
         for name, facts in told:
             kind = facts["type"].lower()
             if name in (".", "..") or kind in ("pdir", "cdir"):
@@ -113,7 +112,7 @@ class FtpDriver(Driver):
         if not name:
             return {"type": "directory"}
         with suppress(ftplib.error_perm, ftplib.error_temp):  # as of a file that is not there
-            for told, facts in _by_list(fs, path):
+            for told, facts in _of_list(fs.ftp, path):
                 if told.rpartition("/")[2] == name and facts["type"] == "file":  # MDTM fails for a folder with such one
                     modify = fs.ftp.sendcmd(f"MDTM {path}")[4:]
                     return {**facts, "size": int(facts["size"]), "name": path, "modify": modify}
@@ -219,6 +218,20 @@ class FtpDriver(Driver):
             fs.ftp.quit()
 
 
+def _of_list(ftp: ftplib.FTP, path: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """What LIST tells, as ``ls -l`` does. StorageError for another form: a name left out would be taken for removed."""
+    lines: list[str] = []
+    ftp.dir(path, lines.append)
+    for line in lines:
+        parts = line.split(maxsplit=8)
+        if len(parts) == 9:
+            name = parts[8].partition(" -> ")[0] if line[0] == "l" else parts[8]
+            yield name, {"type": _MODES.get(line[0], "other"), "size": parts[4]}
+        elif parts and parts[0] != "total":
+            what = f"{ftp.host} lists {path} in a form that is not known: {line[:200]!r}"
+            raise StorageError(what, "Have the server list as Unix does (IIS: FTP Directory Browsing), or tell MLSD")
+
+
 class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
     """FTP over TLS to a server whose certificate is of a known authority and names it; Python's would be of anyone."""
 
@@ -234,11 +247,6 @@ class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
                 f"the certificate of {self.host} cannot be trusted: {error.verify_message}",
                 "Name the file of its authority in the environment: SSL_CERT_FILE=ca.pem",
             ) from None
-
-
-def _by_list(fs: Any, path: str) -> list[tuple[str, dict[str, str]]]:
-    listed = import_module("fsspec.implementations.ftp")._mlsd2(fs.ftp, path)  # to which a link is a file
-    return [(name, {**facts, "type": _MODES.get(facts["unix.mode"][0], "other")}) for name, facts in listed]
 
 
 @contextmanager

@@ -155,6 +155,24 @@ def test_a_link_is_left_out_also_where_the_server_has_no_machine_readable_listin
     assert read_tree(tmp_path / "dst") == {"a/1": b"one", "a/2": b"two"}
 
 
+def test_a_listing_in_a_form_that_is_not_known_is_told_and_not_taken_for_an_empty_folder() -> None:
+    """A copy left such files out, and with --delete removed them from the target."""
+    lines = ["total 2", "-rw-r--r--   1 a b    3 Jan  1  2030 a file", "", "lrwxrwxrwx 1 a b 1 Jan 1 12:00 c -> a"]
+
+    def no_mlsd(*_: object) -> Any:
+        raise ftplib.error_perm("500 Unknown command.")
+
+    ftp = SimpleNamespace(host="h", cwd=lambda path: "", mlsd=no_mlsd, dir=lambda path, take: [*map(take, lines)])
+    found = list(FtpDriver().entries(SimpleNamespace(ftp=ftp), "/d"))
+    assert [(each["name"], each["type"], each["size"]) for each in found] == [
+        ("/d/a file", "file", 3),
+        ("/d/c", "link", 0),
+    ]
+    lines.append("01-01-30  09:15AM                    3 b")  # as IIS lists
+    with pytest.raises(StorageError, match="h lists /d in a form that is not known: '01-01-30"):
+        list(FtpDriver().entries(SimpleNamespace(ftp=ftp), "/d"))
+
+
 @pytest.mark.parametrize("answer", ["501 What?", "530 Log in first.", "550 File busy."])
 def test_only_a_file_that_the_server_does_not_list_is_removed_from_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
