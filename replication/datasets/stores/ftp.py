@@ -10,7 +10,7 @@ import re
 import select
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ _OCTAL = re.compile("[0-7]{1,20}")
 _KINDS = {"file": "file", "dir": "directory"}
 _MODES = {"-": "file", "d": "dir", "l": "link"}  # how the modes of LIST begin
 _NO_MLST = ("500", "501", "502", "504")
+_LISTED_BYTES_MAX = 64 << 20  # some 600,000 names
 
 
 class FtpDriver(Driver):
@@ -41,11 +42,9 @@ class FtpDriver(Driver):
 
     def opened(self, url: str, options: dict[str, Any]) -> tuple[Any, str]:
         """With ``tls``, the server's certificate is checked. RequestError for TLS that begins otherwise."""
-        if (tls := options.get("tls", False)) in (False, "false"):
-            return super().opened(url, {**options, "tls": False})
-        if tls not in (True, "true"):
+        if (tls := options.get("tls", False)) not in (True, "true", False, "false"):
             raise RequestError(f"FTP is not spoken over {tls}", "Give tls=true, and the port for that: mostly 21")
-        given = {**CheckedFtp._get_kwargs_from_urls(url), **self.opening(url, options), "tls": True}
+        given = {**CheckedFtp._get_kwargs_from_urls(url), **self.opening(url, options), "tls": tls in (True, "true")}
         return CheckedFtp(**given), str(CheckedFtp._strip_protocol(url))
 
     def begin(self, fs: Any) -> None:
@@ -232,13 +231,49 @@ def _of_list(ftp: ftplib.FTP, path: str) -> Iterator[tuple[str, dict[str, str]]]
             raise StorageError(what, "Have the server list as Unix does (IIS: FTP Directory Browsing), or tell MLSD")
 
 
+class _BoundedFtp(ftplib.FTP):
+    """Takes no more of an answer, or of a listing, than memory has room for; Python's would take it for ever."""
+
+    _left = _LISTED_BYTES_MAX
+
+    def putline(self, line: str) -> None:
+        self._left = _LISTED_BYTES_MAX
+        super().putline(line)
+
+    def getline(self) -> str:
+        self._take(line := super().getline())
+        return line
+
+    def retrlines(self, cmd: str, callback: Callable[[str], object] | None = None) -> str:
+        def take(line: str) -> None:
+            self._take(line)
+            if callback is not None:
+                callback(line)
+
+        return super().retrlines(cmd, take)
+
+    def _take(self, line: str) -> None:
+        self._left -= len(line) + 2
+        if self._left < 0:
+            self.close()
+            what = f"{self.host} answers with more than {_LISTED_BYTES_MAX >> 20} MiB of lines"
+            raise StorageError(what, "Copy the files of such a folder by a manifest")
+
+
+class _BoundedFtpTls(_BoundedFtp, ftplib.FTP_TLS):
+    """The same over TLS."""
+
+
 class CheckedFtp(FTPFileSystem):  # type: ignore[misc]
-    """FTP over TLS to a server whose certificate is of a known authority and names it; Python's would be of anyone."""
+    """FTP; over TLS to a server whose certificate is of a known authority and names it: Python's would be of anyone."""
 
     def _connect(self) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Python 3.13's default refuses what links take
-        context.load_default_certs()
-        self.ftp = ftplib.FTP_TLS(timeout=self.timeout, encoding=self.encoding, context=context)
+        given = {"timeout": self.timeout, "encoding": self.encoding}
+        self.ftp = _BoundedFtp(**given)
+        if self.tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Python 3.13's default refuses what links take
+            context.load_default_certs()
+            self.ftp = _BoundedFtpTls(**given, context=context)
         self.ftp.connect(self.host, self.port)
         try:
             self.ftp.login(*self.cred)

@@ -17,7 +17,7 @@ import pytest
 
 from peer.timeline.listing import FolderListings
 from replication.core.copying.configuration import CopyConfiguration
-from replication.core.copying.names import RelativePath
+from replication.core.copying.names import ROOT, RelativePath
 from replication.datasets.stores.ftp import FtpDriver
 from replication.datasets.stores.local import LocalStore
 from replication.datasets.stores.open import open_store
@@ -162,7 +162,8 @@ def test_a_listing_in_a_form_that_is_not_known_is_told_and_not_taken_for_an_empt
     def no_mlsd(*_: object) -> Any:
         raise ftplib.error_perm("500 Unknown command.")
 
-    ftp = SimpleNamespace(host="h", cwd=lambda path: "", mlsd=no_mlsd, dir=lambda path, take: [*map(take, lines)])
+    told = {"cwd": lambda path: "", "mlsd": no_mlsd, "sendcmd": lambda line: "213 20300101000000"}
+    ftp = SimpleNamespace(host="h", dir=lambda path, take: [*map(take, lines)], **told)
     found = list(FtpDriver().entries(SimpleNamespace(ftp=ftp), "/d"))
     assert [(each["name"], each["type"], each["size"]) for each in found] == [
         ("/d/a file", "file", 3),
@@ -275,3 +276,31 @@ def test_a_server_of_ftps_whose_certificate_nobody_vouches_for_gets_no_password(
 def test_ftp_over_another_tls_is_refused_since_its_certificate_would_not_be_checked() -> None:
     with pytest.raises(RequestError, match="not spoken over tlsv1_2"):
         open_store("ftp://127.0.0.1:1/d", {"tls": "tlsv1_2"})
+
+
+def test_a_server_whose_answers_or_listings_do_not_end_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replication.datasets.stores.ftp._LISTED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("replication.datasets.stores.ftp._BoundedFtp._left", 1 << 20)
+
+    class Endless(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                for _ in range(64):
+                    self.request.sendall(b"220-welcome\r\n" * 8192)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with pytest.raises(StorageError, match="answers with more than 1 MiB"):
+            open_store(f"ftp://127.0.0.1:{server.server_address[1]}/")
+        server.shutdown()
+        thread.join()
+    write_tree(tmp_path / "served", FILES)
+    with ftp_server(tmp_path / "served") as url, open_store(f"{url}/") as source:
+        monkeypatch.setattr("replication.datasets.stores.ftp._LISTED_BYTES_MAX", 100)
+        with pytest.raises(StorageError, match="answers with more"):
+            list(source.scan(ROOT))
+        monkeypatch.setattr("replication.datasets.stores.ftp._LISTED_BYTES_MAX", 1 << 20)
+        assert {e.attributes and e.attributes.path for e in source.scan(ROOT)} == {"a", "b"}, "by a new connection"
