@@ -64,6 +64,7 @@ class BootstrapReplay:
         self._pool = pool
         self._received = ReceivedBootstraps()
         self._failed: dict[UUID, tuple[Backoff, str]] = {}  # by table, and why
+        self._waits: dict[FileId, Backoff] = {}  # of those that wait for frames, by their first file
         self._running: tuple[ReceivedBootstrap, Future[bool]] | None = None
 
     def round(self, reader: HostReader, pending: list[Pending], hosts: Hosts) -> BootstrapRound:
@@ -79,7 +80,9 @@ class BootstrapReplay:
             if self._may(table, result):
                 self._settle(table, partial(self._pass_ended, table, ranges, hosts))
         for received in whole:
-            if self._running is None and self._may(received.table, result):
+            if not self._waits.get(min(received.ranges), Backoff()).due(time.monotonic()):
+                result.held[self._tables.name(received.table)] = AWAITS
+            elif self._running is None and self._may(received.table, result):
                 self._running = received, self._start(partial(self._take, received, hosts))
                 self._end(_PROMPT_S, result)
         if self._running is not None and self._running[0].table not in self._held:
@@ -95,10 +98,12 @@ class BootstrapReplay:
         taken = self._settle(received.table, future.result)
         if taken is not None and received.table in self._held:
             self._held.retry_now(received.table)  # for frames that have come since
+        waited = self._waits.pop(min(received.ranges), Backoff())
         if taken:
             result.frames += len(received.rows)
             result.tables += 1
         elif taken is not None:
+            self._waits[min(received.ranges)] = waited.failed(time.monotonic(), retry_wait)
             result.held[self._tables.name(received.table)] = AWAITS
         return True
 

@@ -14,6 +14,7 @@ import pytest
 from peer.repair.quarantine_actions import discard, retry
 from peer.repair.salvage import salvage
 from peer.replay import bootstraps, held_tables
+from peer.replay_report import AWAITS
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import StorageError
@@ -22,7 +23,8 @@ from replication.ledger.base import FileKind, Landed
 from tests.bootstrap_pair import Pair, ids, other_pair
 from tests.bootstrap_pair import bootstraps as bootstraps_of
 from tests.contract.ledger_stores import FRAME, claims
-from tests.sites import site_of
+from tests.integration.test_bootstrap_purged import World
+from tests.sites import rows, site_of
 from tests.tables_made import grouped
 from tests.waiting import wait_until
 
@@ -71,6 +73,40 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
     clock[0] += 60.0
     pair.finish()
     pair.level()
+
+
+def test_a_bootstrap_that_waits_for_frames_asks_for_them_more_and_more_rarely(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    request.addfinalizer(world.close)
+    world.send()
+    world.write(0, 4)
+    wait_until(lambda: world.west.ledger.landing.coverage(world.spec.uuid))
+    world.part()
+    world.wal.delete(world.spec, [{"id": 1}])
+    world.forget(rows(9, 1))
+    world.begin()
+    world.connect()
+    world.east.keeper.run_once()
+    wait_until(lambda: any(row.closed for row in bootstraps_of(world.west)))
+    landed = [Path(row.path) for row in world.west.ledger.files.all() if row.source == world.wal.file]
+    away, clock, tries = [path.rename(path.with_suffix(".away")) for path in landed], [0.0], []
+    for module in (bootstraps, held_tables):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns))
+    adopt = world.west.ledger.bootstraps.adopt
+    monkeypatch.setattr(world.west.ledger.bootstraps, "adopt", lambda parts: tries.append(clock[0]) or adopt(parts))
+    for _ in range(600):
+        clock[0] += 1.0
+        assert world.west.replayer.round().held[world.spec.name] == AWAITS
+    assert 5 < len(tries) < 30
+    for path, was in zip(away, landed, strict=True):
+        path.rename(was)
+    world.west.replayer.round()
+    clock[0] += 60.0
+    world.finish()
+    world.level()
+    assert ids(world.west, world.spec) == [0, 2, 3, 9]
 
 
 def test_a_bootstrap_of_another_history_says_how_it_is_given_up_and_then_a_later_one_is_taken(pair: Pair) -> None:
