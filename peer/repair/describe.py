@@ -8,19 +8,19 @@ from uuid import UUID
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.error_text import counted
-from replication.ledger.base import FileKind, SalvagePlan, SenderKeeps
+from replication.ledger.base import FileKind, SalvagePlan
 
 
 def as_json(plan: SalvagePlan, names: Mapping[UUID, str]) -> dict[str, object]:
     """A plan for ``--json``, by the names of tables."""
-    lost = sum(ranges.total for ranges in plan.lost.values())
+    lost, gone = (sum(ranges.total for ranges in each.values()) for each in (plan.lost, plan.gone))
     return {
         "file": plan.row.file.local,
         "source": str(plan.row.source or ""),
         "frames_saved": len(plan.wanted) + len(plan.elsewhere),
-        "frames_lost": lost if plan.sender_keeps is SenderKeeps.NOTHING else 0,
-        "frames_again": 0 if plan.sender_keeps is SenderKeeps.NOTHING else lost,
-        "lost": by_table(plan.lost, names) if plan.sender_keeps is SenderKeeps.NOTHING else {},
+        "frames_lost": gone,
+        "frames_again": lost - gone,
+        "lost": by_table(plan.gone, names),
         "again": [list(span) for span in plan.again],
         "again_bytes": plan.again.total,
         "at_peers": {peer: by_table(found, names) for peer, found in plan.at_peers.items()},
@@ -66,8 +66,16 @@ def by_table(sequences: Mapping[StreamId, Ranges], names: Mapping[UUID, str]) ->
 
 def _comes_again(plan: SalvagePlan, names: Mapping[UUID, str]) -> Iterator[str]:
     source = plan.row.source.cluster.name if plan.row.source is not None else ""
+    gone = by_table(plan.gone, names)
     for table, count in by_table(plan.lost, names).items():
-        yield f"{counted(count, 'frame')} of {table} cannot be read here: {source} is asked again"
+        if again := count - gone.get(table, 0):
+            yield f"{counted(again, 'frame')} of {table} cannot be read here: {source} is asked again"
+    for table, count in gone.items():
+        yield (
+            f"{counted(count, 'frame')} of {table} cannot be read here, and {source} sends them no more, since they are"
+            f" from before a bootstrap or enablereplication; on {source}: walship bootstrap -t {table}"
+            f" {plan.row.file.cluster.name}"
+        )
     if plan.again:
         yield f"{source} ships {plan.again.total} bytes of {plan.row.source} again; replicated time waits for them"
 

@@ -47,10 +47,10 @@ class SalvagePlan:
     ``wanted`` are readable frames that a table here or a peer still needs; they are copied. ``elsewhere`` are frames
     that are unreadable in this file and are copied from duplicates in other files. ``lost`` are sequences that are
     readable nowhere and not applied here. With a sender they are requested again: ``again`` are the ranges of its file.
-    Without one they are an acknowledged loss, and ``at_peers`` are those that each peer has. ``lacking`` counts, per
-    peer and table, frames that the peer may never get. ``unknown_bytes`` of the ``unreadable_bytes`` have unknown
-    content. ``doubtful`` are tables without a key that have applied an unknown part of the loss: with any, the file
-    cannot be salvaged.
+    Without one they are an acknowledged loss, and ``at_peers`` are those that each peer has. So are ``unsent``,
+    whose rows a sender sends by a bootstrap only. ``lacking`` counts, per peer and table, frames that the peer may
+    never get. ``unknown_bytes`` of the ``unreadable_bytes`` have unknown content. ``doubtful`` are tables without a key
+    that have applied an unknown part of the loss: with any, the file cannot be salvaged.
     """
 
     row: FileRow
@@ -64,6 +64,12 @@ class SalvagePlan:
     unreadable_bytes: int = 0
     unknown_bytes: int = 0
     doubtful: frozenset[UUID] = frozenset()
+    unsent: Mapping[StreamId, Ranges] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> Mapping[StreamId, Ranges]:
+        """Those of ``lost`` that nobody sends again."""
+        return self.lost if self.sender_keeps is SenderKeeps.NOTHING else self.unsent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from peer.repair.describe import lines
 from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.ids import FileId, StreamId
@@ -151,6 +152,24 @@ def test_a_table_without_key_is_never_given_rows_twice(ledger: Ledger, route: Ro
     with pytest.raises(RequestError, match="an unknown part of the unreadable bytes"):
         ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert ledger.landing.coverage() == {K: Ranges.of((0, 4))} and ledger.files.get(route.file) is not None
+
+
+def test_what_the_sender_sends_by_a_bootstrap_only_is_told_and_counts_as_lost_until_one_brings_it(
+    ledger: Ledger, route: Route
+) -> None:
+    route.land(claims(S, 0, 4, 0))
+    close(ledger, route)
+    ledger.landing.declare_routes([InboundRoute(EAST, FLIGHTS.uuid, "default", 2, {wal(): 3})])
+    note_closed(ledger, EAST, ClosedNotice(10, ((S, 3),)))
+    plan = ledger.salvage.carry_out(route.file, 0, Readable(route.at))
+    assert plan.lost == {S: Ranges.of((0, 4))} and plan.unsent == {S: Ranges.of((0, 3))}
+    told = list(lines(plan, {FLIGHTS.uuid: "ops.flights"}))
+    assert told[0] == "1 frame of ops.flights cannot be read here: east is asked again"
+    assert told[1].endswith("on east: walship bootstrap -t ops.flights west")
+    (loss,) = ledger.salvage.acknowledged_losses()
+    assert (loss.stream, loss.sequences) == (S, Ranges.of((0, 3)))
+    Route(ledger, source=wal(5)).land(claims(S, 0, 3, 0))
+    assert not ledger.salvage.acknowledged_losses()
 
 
 def test_what_a_peer_after_this_cluster_lacks_comes_again_though_it_is_applied_here(

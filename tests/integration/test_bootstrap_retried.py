@@ -15,6 +15,8 @@ from peer.repair.quarantine_actions import discard, retry
 from peer.repair.salvage import salvage
 from peer.replay import bootstraps, held_tables
 from peer.replay_report import AWAITS
+from replication.core.coverage import Ranges
+from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import StorageError
@@ -24,7 +26,8 @@ from tests.bootstrap_pair import Pair, ids, other_pair
 from tests.bootstrap_pair import bootstraps as bootstraps_of
 from tests.contract.ledger_stores import FRAME, claims
 from tests.integration.test_bootstrap_purged import World
-from tests.sites import rows, site_of
+from tests.integration.test_salvage import damage
+from tests.sites import SCHEMA, rows, site_of
 from tests.tables_made import grouped
 from tests.waiting import wait_until
 
@@ -190,3 +193,36 @@ def test_rows_of_a_frame_that_was_discarded_before_a_bootstrap_and_retried_after
     pair.finish()
     pair.level()
     assert ids(pair.west, pair.spec) == list(range(6))
+
+
+def test_a_frame_from_before_a_bootstrap_that_is_damaged_unapplied_comes_with_another_one(pair: Pair) -> None:
+    other_pair(pair, typed_table("ops.log", SCHEMA, [], uuids=iter(uuid4, None)))
+    east, west = pair.east, pair.west
+    east.send_to(west, pair.spec)
+    pair.connect()
+    for n in range(3):
+        pair.write(n * 10, 10)
+    pair.wal.finish()
+    wait_until(lambda: west.received(pair.wal.file, pair.wal.length))
+    wait_until(lambda: [row.closed for row in west.ledger.files.all() if row.source == pair.wal.file] == [True])
+    (row,) = [row for row in west.ledger.files.all() if row.source == pair.wal.file]
+    east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, east.term)
+    east.coordination.announce()
+    east.keeper.run_once()
+    wait_until(lambda: any(file.closed for file in bootstraps_of(west)), what="the bootstrap to land")
+    away = Path(row.path).rename(Path(row.path).with_suffix(".away"))
+    west.replayer.round()
+    away.rename(row.path)
+    damage(row, 1)
+    wait_until(lambda: f"wal salvage {row.file.local}" in west.replay().held.get(pair.spec.name, ""))
+    done = salvage(site_of(west), row.file)
+    assert sum(ranges.total for ranges in done.plan.unsent.values()) == 1
+    west.restart()
+    pair.finish()
+    assert ids(west, pair.spec) == [*range(10), *range(20, 30)]
+    (loss,) = west.ledger.salvage.acknowledged_losses()
+    assert loss.sequences == Ranges.of((1, 2))
+    east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, east.term)
+    pair.finish()
+    pair.level()
+    assert len(ids(west, pair.spec)) == 30 and not west.ledger.salvage.acknowledged_losses()

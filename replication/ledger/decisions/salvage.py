@@ -96,7 +96,8 @@ class SalvageFacts:
 
     ``claims`` are the ranges claimed in it, ``repeated`` those claimed elsewhere that peers require from this file.
     ``keyless`` are the tables without a key. ``awaited`` are the tables that still apply frames here. ``claimed_up_to``
-    is, for streams that this file is the WAL of, the end of their claimed sequences.
+    is, for streams that this file is the WAL of, the end of their claimed sequences. ``sent_from`` are the sequences
+    from which on the sender's routes require the WALs of each (table, group), 0 by default.
     """
 
     row: FileRow
@@ -108,6 +109,11 @@ class SalvageFacts:
     keyless: frozenset[UUID] = frozenset()
     awaited: frozenset[UUID] = frozenset()
     claimed_up_to: Mapping[StreamId, int] = field(default_factory=dict)
+    sent_from: Mapping[tuple[UUID, str], Mapping[FileId, int]] = field(default_factory=dict)
+
+    def unsent(self, stream: StreamId, lost: Ranges) -> Ranges:
+        """Those of ``lost`` sequences that the sender does not send as frames any more."""
+        return lost.within(0, self.sent_from.get((stream.table, stream.group), {}).get(stream.wal, 0))
 
 
 class FramesOfStream:
@@ -320,6 +326,7 @@ class SalvageDecisions:
             self.unreadable.total,
             self.unknown_bytes,
             self.facts.keyless & doubtful,
+            {stream: found for stream, ranges in lost.items() if (found := self.facts.unsent(stream, ranges))},
         )
 
 

@@ -112,8 +112,8 @@ class SqlSalvage:
             drop_file(connection, found.key)
             if target is not None:
                 advance(connection, target)
+            acknowledge(connection, names, plan)
             if plan.sender_keeps is SenderKeeps.NOTHING:
-                acknowledge(connection, names, plan)
                 forget_batches(connection, decisions)
                 end_writer(connection, plan.row)
             for peer, tables in plan.lacking.items():

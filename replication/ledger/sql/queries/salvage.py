@@ -169,11 +169,11 @@ def take_back_received(connection: Connection, decisions: SalvageDecisions, targ
 
 
 def acknowledge(connection: Connection, names: KeysInTransaction, plan: SalvagePlan) -> None:
-    """Record the lost sequences, so that closed and replicated time do not wait for them."""
+    """Record the sequences that are gone, so that closed and replicated time do not wait for them."""
     now = now_us()
     rows = [
         {"stream_id": names.stream(stream), "seq_begin": begin, "seq_end": end, "file": str(plan.row.file), "at": now}
-        for stream, sequences in plan.lost.items()
+        for stream, sequences in plan.gone.items()
         for begin, end in sequences
     ]
     execute_many(connection, schema.acknowledged.insert(), rows)

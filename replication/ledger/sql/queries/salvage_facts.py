@@ -15,6 +15,7 @@ from replication.core.ids import FileId, StreamId
 from replication.ledger.base import FileRow, SenderKeeps
 from replication.ledger.decisions.salvage import ClaimRange, GroupRequirement, ReceivedRange, Requirements, SalvageFacts
 from replication.ledger.sql.queries.claims import coverage, repeats_sent_on
+from replication.ledger.sql.queries.freshness import open_routes
 from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.statuses import statuses
@@ -75,6 +76,8 @@ def load_salvage_facts(
         sender = SenderKeeps.EVERYTHING
     live = {UUID(r.uuid): table_spec(r.spec) for r in connection.execute(sa.select(schema.tables).where(~_t.dropped))}
     claimed = coverage(connection, _s.wal == str(file))
+    source = None if row.source is None else row.source.cluster
+    routes = [route for route in open_routes(connection) if route.source == source]
     facts = SalvageFacts(
         row,
         sender,
@@ -85,6 +88,7 @@ def load_salvage_facts(
         frozenset(table for table, spec in live.items() if not spec.key),
         frozenset(live) if is_awaited else frozenset(),
         {stream: ranges.end for stream, ranges in claimed.items()},
+        {(route.table, route.group): route.required_from for route in routes},
     )
     return SalvagedFile(key, reached, facts)
 
