@@ -56,14 +56,15 @@ def retry(config: Config, ledger: Ledger, files: Files, *frames: Quarantined) ->
 
 def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
     """A frame's copy, which must be whole. Raises MissingFileError, CorruptFrameError: as ``retry``."""
+    verb = "lostwrites discard --leave-applied" if frame.succession else f"quarantine discard {name_of(frame)}"
+    remedy = f"Discard it: walship {verb} --yes"
     try:
         content = Path(frame.copy).read_bytes()
     except OSError as error:
         raise MissingFileError(
-            f"the copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
+            f"the copy {frame.copy} of the frame cannot be read: {error.strerror}",
+            f"Try on the host that has it. If it is lost: {remedy}",
         ) from None
-    verb = "lostwrites discard --leave-applied" if frame.succession else f"quarantine discard {name_of(frame)}"
-    remedy = f"Discard it: walship {verb} --yes"
     try:
         view = read_frame(content, 0)
         if view is not None:
@@ -75,14 +76,15 @@ def saved_frame(frame: Quarantined) -> tuple[FrameView, bytes]:
     return view, content
 
 
-def discard(ledger: Ledger, frame: Quarantined) -> bool:
+def discard(ledger: Ledger, frame: Quarantined, *, is_alone: bool = False) -> bool:
     """Discard a frame: its rows are missing here, and nothing waits for them any more.
 
-    Returns whether its copy is damaged. Then only a bootstrap can bring its rows.
+    ``is_alone``: no other host may have the copy. Returns whether it is damaged or lost. Then only a bootstrap can
+    bring its rows.
     """
-    claim = _damaged(frame)
-    ledger.replay.discard(frame.file, frame.begin, now_us(), claim)
-    return claim is not None
+    claim, is_lost = _damaged(frame), is_alone and not Path(frame.copy).exists()
+    ledger.replay.discard(frame.file, frame.begin, now_us(), claim, is_lost=is_lost)
+    return is_lost or claim is not None
 
 
 def _damaged(frame: Quarantined) -> Claim | None:

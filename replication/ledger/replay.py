@@ -105,11 +105,13 @@ class Replay(Protocol):
     def quarantined(self) -> list[Quarantined]:
         """All quarantined frames, discarded ones included."""
 
-    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
+    def discard(
+        self, file: FileId, begin: int, at: int, damaged: Claim | None = None, *, is_lost: bool = False
+    ) -> None:
         """Discard a quarantined frame at time ``at``: it no longer holds back its table's replicated time.
 
-        ``damaged`` is the readable header of a damaged frame. Its claim is dropped, so that another cluster's bootstrap
-        can bring its rows. Until then its sequence is an acknowledged loss.
+        ``damaged`` is the readable header of a damaged frame, ``is_lost`` that nobody has a copy. Its claim is dropped,
+        so that another cluster's bootstrap can bring its rows. Until then its sequence is an acknowledged loss.
 
         Raises:
             RequestError: no such frame is quarantined.

@@ -95,13 +95,15 @@ def quarantine_discard(
             raise RequestError(
                 f"{counted(len(chosen), 'frame')} would be missing from the tables here for good", "Confirm with --yes"
             )
+        is_alone = not cluster.config.shares_ledger
         rows = [
-            {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen
+            {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame, is_alone=is_alone)}
+            for frame in chosen
         ]
         printer.rows(rows)
         printer.line("discarded; the copies stay, and walship quarantine retry still takes those that are not damaged")
         if any(row["damaged"] for row in rows):
             printer.line(
-                "to get the rows of damaged frames, run walship bootstrap on a cluster that has them; "
+                "to get the rows of damaged or lost frames, run walship bootstrap on a cluster that has them; "
                 "enablereplication --bootstrap if it does not send the table here yet"
             )

@@ -301,8 +301,9 @@ def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tm
         assert len(ids(west, pair.spec)) == 50 and west.versions(pair.spec) == east.versions(pair.spec)
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
 def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     monkeypatch.setattr(TableReplay, "_comes_again", lambda *_: False)  # as an earlier version had it
     with ExitStack() as stack:
@@ -318,7 +319,10 @@ def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
         damage(row, 1)
         west.replay()
         (frame,) = west.ledger.replay.quarantined()
-        assert discard(west.ledger, frame)
+        if is_lost:
+            Path(frame.copy).unlink()
+            assert not discard(west.ledger, frame), "another host may have it"
+        assert discard(west.ledger, frame, is_alone=True)
         now = time.time_ns() // 1000
         wait_until(lambda: west.replay() and west.ledger.time.replicated(pair.spec.uuid)[east.cluster].t > now)
         assert ids(west, pair.spec) == [*range(10), *range(20, 30)]

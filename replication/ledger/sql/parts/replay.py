@@ -16,7 +16,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId, StreamId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
 from replication.ledger.sql.queries.claims import claim_rows, join_claims
-from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
+from replication.ledger.sql.queries.moving import lost_claim, quarantined_row, release, requeue
 from replication.ledger.sql.queries.replay import (
     AWAITING_TABLE,
     FIRST_OF_TABLE,
@@ -225,9 +225,13 @@ class SqlReplay:
         rows = self._store.rows(sa.select(schema.quarantined).order_by(_q.file, _q.begin))
         return [_quarantined(row) for row in rows]
 
-    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
+    def discard(
+        self, file: FileId, begin: int, at: int, damaged: Claim | None = None, *, is_lost: bool = False
+    ) -> None:
         with self._names.writing() as (connection, names):
             row = quarantined_row(connection, file, begin)
+            if is_lost:
+                damaged = lost_claim(connection, row)
             if damaged is not None:
                 release(connection, names, row, damaged, at)
             if not row.discarded:

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from replication.core.coverage import UNKNOWN_HASH
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ClosedFileError, RequestError
@@ -16,7 +17,7 @@ from replication.ledger.base import Claim
 from replication.ledger.decisions.claiming import Run
 from replication.ledger.sql.queries.claims import claim_row, place_row
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import KeysInTransaction
+from replication.ledger.sql.store.keys import KeysInTransaction, stream_id
 from replication.ledger.sql.store.prepared import greatest
 from replication.ledger.sql.store.store import execute_many
 
@@ -78,6 +79,16 @@ def _requeue(connection: Connection, names: KeysInTransaction, held: Any, claim:
         duplicate = Run(n, n + 1, held.begin, held.end, claim.previous, claim.hash)
         connection.execute(schema.duplicates.insert().values(place_row(source, stream, duplicate)))
     connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
+
+
+def lost_claim(connection: Connection, held: Any) -> Claim | None:
+    """The claim of a quarantined frame of which no byte is left; None when it has none."""
+    match json.loads(held.held):
+        case [[key, n, end]] if end == n + 1:
+            at = connection.execute(sa.select(schema.streams).where(schema.streams.c.id == key)).one()
+            stream = stream_id(at.wal, at.table_uuid, at.table_group)
+            return Claim(stream, n, UNKNOWN_HASH, UNKNOWN_HASH, held.begin, held.end, 0)
+    return None
 
 
 def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
