@@ -132,6 +132,9 @@ class FileRecords(Protocol):
         """Add an OPEN file ``directory/<number:012d>.wal`` with the next number of this host's slot.
 
         Numbers are dense. The file's statuses for peers exist at once. Its length is ``FILE_HEADER_BYTES``.
+
+        Raises:
+            RequestError: the cluster has got another id since this ledger was opened.
         """
 
     def upcoming(self, host: str) -> int:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
-from replication.errors import ConfigError, CoordinationError, LedgerBusyError, NoSpaceError
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError, NoSpaceError, RequestError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.ledger.batches import BatchPart
 from replication.ledger.sql.ledger import SqlLedger, initialise, open_ledger
@@ -278,6 +278,18 @@ def test_a_new_incarnation_decides_under_terms_above_all_that_were_raised_since_
         ledger.close()
         reincarnate(url)
     assert terms[1] > terms[0] + 1_000_000 and terms[2] > terms[1]
+
+
+def test_who_opened_a_ledger_before_its_cluster_got_another_id_adds_no_file_under_the_former_one(url: str) -> None:
+    """A ledger from a backup gives numbers again, and peers would take new frames for those that they have."""
+    opened = open_ledger(url)
+    reincarnate(url)
+    with pytest.raises(RequestError, match=f"no longer {opened.cluster}"):
+        opened.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w0")
+    again = open_ledger(url)
+    assert again.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w0").file.cluster == again.cluster
+    for each in (opened, again):
+        each.close()
 
 
 def test_what_a_rule_requires_is_not_remembered_of_one_that_was_never_there(path: str) -> None:

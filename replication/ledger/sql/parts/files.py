@@ -61,6 +61,8 @@ class SqlFileRecords:
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
     ) -> FileRow:
         with self._store.write() as connection:
+            if (now := meta(connection, "cluster")) != str(self._cluster):  # its numbers may be given again
+                raise RequestError(f"this cluster is {now} now, no longer {self._cluster}", "Open it again")
             return add_file(connection, self._cluster, NewFile(host, kind, directory, boot, writer, source))[1]
 
     def upcoming(self, host: str) -> int:
