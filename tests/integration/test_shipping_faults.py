@@ -12,9 +12,12 @@ from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception, SeenCluster
 from replication.core.coverage import Ranges
-from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
+from replication.core.routes.freshness import ClosedNotice
+from replication.errors import CoordinationError, CorruptFrameError, FormatError, LedgerBusyError, TransferError
+from replication.ledger.base import FileKind
 from replication.link.base import Ack, Data, Reply
 from replication.settings import ReceiverSection, WorkerSection
+from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.opening import Destination, open_shipment
@@ -153,6 +156,45 @@ def test_messages_that_a_peer_finds_too_large_are_sent_in_smaller_ones(tmp_path:
             shipment.drain(0.001)
     landing.stop()
     assert [coverage.spans for coverage in west.ledger.landing.coverage().values()] == [((0, 20),)] * count
+    east.close()
+    west.close()
+
+
+def test_closed_times_too_far_ahead_of_the_peers_clock_hold_up_no_other_file(tmp_path: Path) -> None:
+    """They are of no table. Each ended the stream, with the rows of other clusters that it forwards."""
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    wal, wal_dir, ahead = east.wal(), str(east.config.wal_dir), time.time_ns() // 1000 + 2 * 86_400_000_000
+    control = ControlLog(east.ledger, east.files, wal_dir, "h0", east.boot)
+    control.append(ClosedNotice(ahead, ()).encode(), ahead, 1)
+    control.close()
+    landing = landing_of(west)
+    landing.start()
+    link = MemoryLink(Reception(west.ledger, landing, SeenCluster()))
+    context = PeerContext(east.ledger, ProgressLog(east.ledger), LIMITS, Throttle())
+    (row,) = [row for row in east.ledger.files.all() if row.kind is FileKind.CONTROL]
+    to = Destination("west", west.cluster, east.ledger.rules.all(), 1, 1)
+    shipment, _ = open_shipment(link, context, to, [row.file, wal.file])
+    told: list[str] = []
+    with closing(shipment):
+        for file in (row.file, wal.file):
+            shipment.follow(file, 256, Ranges())
+        deadline = time.monotonic() + 60
+        for n in range(5):
+            wal.append(spec, rows(n * 10, 10))
+        while not told or not shipment.window.files[wal.file].finished(wal.length):
+            assert time.monotonic() < deadline
+            try:
+                shipment.step(Source(row, row.closed_length, closed=True)) if not told else None
+            except FormatError as error:
+                told.append(str(error))
+                shipment.skip_file(row.file, error)
+            shipment.step(Source(wal.row, wal.length, closed=False))
+            shipment.drain(0.01)
+    assert "Correct the clocks" in told[0]
+    landing.stop()
     east.close()
     west.close()
 

@@ -55,7 +55,7 @@ class _Followed:
         begin: the offset from which bytes are required.
         skipped: a range [begin, end) that is not for the peer and not sent yet, and the time since when.
         commits: the newest commit time of each message in flight, by its end offset.
-        refusals: corrupt or unknown-schema refusals since the last ack.
+        refusals: of corrupt frames or of clocks that are ahead, since the last ack.
         holes: how often it was sent again from a HOLE on since the last other answer.
     """
 
@@ -122,7 +122,7 @@ class Shipment:
         """Send at most one message of a followed file; return whether there may be more to do now.
 
         Raises:
-            FormatError, StorageError: the file cannot be read, or the peer repeatedly found its frames damaged. Call
+            FormatError, StorageError: the file cannot be read, or the peer repeatedly refused its frames. Call
                 ``skip_file``; the stream goes on. Any other error fails the stream.
         """
         followed, progress = self._files[source.file], self.window.files[source.file]
@@ -305,7 +305,7 @@ class Shipment:
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)
                 self._report(file, error=str(reply.error()))
-            case Reason.CORRUPT:
+            case Reason.CORRUPT | Reason.CLOCK_AHEAD:  # also of a closed frame, which has no table
                 self._bounded_retry(reply, file)
             case Reason.TOO_LARGE if self._message_bytes > _HALVED_BYTES_MIN or sent in self._sent_larger:
                 if sent not in self._sent_larger:
@@ -361,11 +361,10 @@ class Shipment:
         if followed is None:
             return  # no longer followed
         followed.refusals += 1
-        if followed.refusals > _REFUSALS_MAX:
-            followed.damage = CorruptFrameError(
-                f"{self._peer} finds {file} damaged: {refusal.what}",
-                "The file is read again. If that does not help, restore it, or run walship wal salvage without --yes",
-            )
+        if followed.refusals > _REFUSALS_MAX or refusal.reason is Reason.CLOCK_AHEAD:
+            again = "The file is read again. If it does not help, restore it, or run walship wal salvage without --yes"
+            remedy = again if refusal.reason is Reason.CORRUPT else refusal.remedy
+            followed.damage = CorruptFrameError(f"{self._peer} refuses {file}: {refusal.what}", remedy)
 
     def _withhold(self, table: UUID, reason: str) -> None:
         """Withhold a table from now on, also in the ranges that an earlier stream recorded as withheld."""
