@@ -102,7 +102,8 @@ class Takeover:
                 )
             raise SuccessionError(
                 f"{own} has taken over from {origin.name} already, with role epoch {epoch}",
-                f"To go back: walship switchover {origin.name}, on {own}",
+                f"To finish it, on {origin.name}: walship switchover {own}; then back, on {own}: walship switchover"
+                f" {origin.name}",
             )
 
     def learn(self, succession: Succession, source: ClusterId) -> None:

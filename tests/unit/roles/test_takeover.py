@@ -125,4 +125,4 @@ def test_a_takeover_that_was_stopped_before_the_role_changed_is_to_be_run_again(
     takeover.promote(begun)
     with pytest.raises(SuccessionError, match="own has taken over from east already") as refused:
         takeover.cancel(EAST, 3)
-    assert refused.value.hint == "To go back: walship switchover east, on own"
+    assert refused.value.hint.startswith("To finish it, on east: walship switchover own; then back, on own: walship")
