@@ -72,12 +72,12 @@ class Cluster:
     @property
     def name(self) -> str:
         """The cluster's name."""
-        return self.ledger.cluster.name
+        return self._opened.cluster.name
 
     @property
     def id(self) -> ClusterId:
         """Its name and incarnation."""
-        return self.ledger.cluster
+        return self._opened.cluster
 
     @property
     def coordination(self) -> Coordination:

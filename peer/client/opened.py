@@ -16,6 +16,7 @@ from replication.coordination.host import check_cluster, check_place
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
+from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, ReplicationError, RequestError
 from replication.ledger.base import Ledger, Peer
 from replication.link.base import PeerLink
@@ -48,9 +49,15 @@ class OpenedParts:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger; RequestError in a fork of the process that opened it."""
+        """The ledger; RequestError once it is closed, and in a fork of the process that opened it."""
         self._check_process()
+        self._check()  # it would open itself again
         return self._ledger
+
+    @property
+    def cluster(self) -> ClusterId:
+        """The cluster, which is known after ``close``, too."""
+        return self._ledger.cluster
 
     @property
     def contacts(self) -> Contacts:

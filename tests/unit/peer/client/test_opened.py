@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
 
+from peer.client.cluster import Cluster
 from peer.client.connect import connect
 from peer.client.opened import OpenedParts
 from peer.status.members import Members
@@ -18,7 +20,9 @@ from replication.coordination import zookeeper
 from replication.coordination.host import host_record
 from replication.coordination.paths import MemberKind
 from replication.core.ids import ClusterId
+from replication.core.position import Position
 from replication.errors import ConfigError, CoordinationError, RequestError, StorageError
+from replication.ledger.sql.ledger import open_ledger
 from tests.fakes.coordination import MemoryEnsemble
 from tests.fakes.ledger import MemoryLedger
 from tests.sessions import session_of
@@ -76,6 +80,26 @@ def test_a_callback_that_closes_the_handle_is_refused_and_a_later_close_ends_the
     assert [type(each) for each in refused] == [RequestError]
     opened.close()
     assert not [each.name for each in set(threading.enumerate()) - before if each.is_alive()]
+    site.close()
+
+
+def test_a_handle_that_is_closed_opens_nothing_again_and_knows_its_name(tmp_path: Path) -> None:
+    """Its ledger had opened itself again, and nobody closed it."""
+    site = Site(tmp_path, "east")
+    site.ledger.tables.create(table())
+    handle = Cluster(site.config, open_ledger(site.config.ledger_url))
+    assert handle.tables()
+    handle.close()
+    calls: list[Callable[[], object]] = [
+        handle.tables,
+        lambda: handle.create_table("ops.new", "id long"),
+        lambda: handle.wait(Position(handle.id)),
+        lambda: handle.drain("west"),
+    ]
+    for call in calls:
+        with pytest.raises(RequestError, match="the handle of cluster east is closed"):
+            call()
+    assert handle.name == "east" and handle.id == site.cluster
     site.close()
 
 
