@@ -39,13 +39,14 @@ class EnableRequest:
 
 @dataclass(frozen=True, slots=True)
 class NewRules:
-    """The rules that a table is to get, and those that it has already for the peer (``there``)."""
+    """The rules that a table is to get, those that it has already for the peer (``there``), why it is held if it is."""
 
     spec: TableSpec
     peer: Peer
     remote: str
     there: Sequence[Rule]
     request: EnableRequest
+    held: str
 
     @property
     def sent(self) -> set[str]:
@@ -80,14 +81,11 @@ class NewRules:
             )
         if self.new:
             return
-        if self.request.bootstrap_bytes is not None:
-            again = f"To send the rows from before: walship bootstrap {peer} -t {table}"
-            raise RequestError(f"{table} goes to {peer} already", again)
         takes_every_group = not self.request.groups and not all(rule.every_group for rule in self.there)
-        if not self.changes_properties and not takes_every_group:
-            raise RequestError(
-                f"{table} goes to {peer} already", f"For older rows: walship bootstrap {peer} -t {table}"
-            )
+        if self.request.bootstrap_bytes is not None or not (self.changes_properties or takes_every_group):
+            held = f"It is held: {self.held}" if self.held else ""
+            again = f"For older rows: walship bootstrap {peer} -t {table}"
+            raise RequestError(f"{table} goes to {peer} already", held or again)
 
 
 def refuse_unsent(ledger: Ledger, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> None:

@@ -192,7 +192,9 @@ class Peering:
         spec = self.ledger.tables.get(table)
         there = rules.get(spec.uuid, [])
         remote = full_name(request.remote_table) or (there[0].remote_table if there else table)
-        asked = NewRules(spec, peer, remote, there, request)
+        held = self.ledger.sending.held() if there else []
+        reason = next((each.reason for each in held if (each.peer, each.table) == (peer.name, spec.uuid)), "")
+        asked = NewRules(spec, peer, remote, there, request, reason)
         asked.check()
         if not there and remote != table:
             self._refuse_other_name(spec, peer)

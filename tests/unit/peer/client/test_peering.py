@@ -104,6 +104,16 @@ def test_a_table_that_the_peer_has_is_not_said_to_have_another_name_there(
     assert rule.remote_table == "ops.other"
 
 
+def test_enabling_a_table_that_the_peer_dropped_tells_why_it_is_held_and_names_no_bootstrap(east: Site) -> None:
+    """A bootstrap is refused: the peer does not make the table again."""
+    dropped = "table ops.sent was dropped on west. A dropped table is not created again"
+    east.ledger.sending.set_held("west", "h0", {east.ledger.tables.get("ops.sent").uuid: dropped}, 1)
+    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    with pytest.raises(RequestError, match=r"ops\.sent goes to west already") as caught:
+        peering.enable("ops.sent", [], "west", bootstrap_bytes=0, count_rows=lambda _: 0)
+    assert caught.value.hint == f"It is held: {dropped}"
+
+
 @pytest.mark.parametrize(
     ("shown", "replayed", "said"),
     [
