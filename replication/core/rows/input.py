@@ -36,11 +36,9 @@ def row_pieces(rows: object) -> Iterator[RowPiece]:
         yield pa.Table.from_batches([rows])
     elif _is_pandas(rows):
         yield _from_pandas(rows)
-    elif hasattr(rows, "__arrow_c_stream__"):
-        for batch in pa.RecordBatchReader.from_stream(rows):
+    elif hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+        for batch in _arrow_batches(rows):
             yield pa.Table.from_batches([batch])
-    elif hasattr(rows, "__arrow_c_array__"):
-        yield pa.Table.from_batches([pa.record_batch(rows)])
     elif isinstance(rows, Mapping):
         yield [rows]
     else:
@@ -78,6 +76,15 @@ def _copied(value: object) -> object:
 def _is_pandas(rows: object) -> bool:
     """Return whether ``rows`` is an instance of a pandas class or of a subclass."""
     return any(kind.__module__.partition(".")[0] == "pandas" for kind in type(rows).__mro__)
+
+
+def _arrow_batches(rows: Any) -> Iterable[pa.RecordBatch]:
+    is_stream = hasattr(rows, "__arrow_c_stream__")
+    try:
+        return pa.RecordBatchReader.from_stream(rows) if is_stream else [pa.record_batch(rows)]
+    except pa.ArrowInvalid as error:
+        what = f"rows of type {type(rows).__name__} have no columns: {error}"
+        raise SchemaError(what, "Give a table, such as pa.table({'id': ids})") from None
 
 
 def _from_pandas(frame: Any) -> pa.Table:

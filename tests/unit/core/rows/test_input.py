@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from replication.core.rows.input import copied
+from replication.core.rows.input import copied, row_pieces
+from replication.errors import SchemaError
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,10 @@ def _plain(value: Any) -> object:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return [each if np.isscalar(each) else _plain(each) for each in value]
+
+
+@pytest.mark.parametrize("rows", [pa.array([1, 2]), pa.chunked_array([[1, 2]])], ids=type)
+def test_arrow_without_columns_is_refused_with_what_to_give(rows: object) -> None:
+    with pytest.raises(SchemaError, match="have no columns") as caught:
+        list(row_pieces(rows))
+    assert "pa.table" in caught.value.hint
