@@ -334,8 +334,8 @@ def read(
 
 
 def _check_asked(columns: Sequence[str] | None, limit: int | None, as_of: int | None = None) -> None:
-    if isinstance(columns, str):
-        raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns or ()):
+        raise RequestError(f"columns={columns!r} is not a list of names", "Give names, for instance ['id', 'name']")
     if limit is not None and not (isinstance(limit, SupportsIndex) and 0 <= int(limit) <= _ROWS_MAX):
         raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
     if as_of is not None and not isinstance(as_of, SupportsIndex):
