@@ -49,8 +49,8 @@ def is_own(path: Path) -> bool:
 
 def private_temporary() -> str:
     """Return this user's folder for temporary files, which no other user can read; "" where there can be none."""
-    folder = Path(tempfile.gettempdir()) / f"walship-{os.geteuid()}"
     with suppress(OSError):
+        folder = Path(tempfile.gettempdir()) / f"walship-{os.geteuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _PRIVATE:

@@ -153,6 +153,8 @@ def _foreseen(error: Exception) -> ReplicationError:
             current_folder()
         except ConfigError as removed:
             return removed
+        if "temporary directory" in str(error):
+            return ConfigError(f"{error.strerror}", "Let TMPDIR name a folder that you may write to")
     if isinstance(error, PermissionError) and error.filename:
         return ConfigError(f"permission denied: {error.filename}", "Run it as the user to whom that belongs")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

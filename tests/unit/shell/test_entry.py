@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_a_path_that_is_too_long_is_named_as_that() -> None:
         told = _foreseen(failed.value)
         assert isinstance(told, ConfigError) and told.what.startswith("this path is too long: /tmp/aaa")
     assert _foreseen(OSError(errno.ENAMETOOLONG, "File name too long")).what == "a path is too long"
+
+
+def test_a_verb_that_finds_no_folder_for_temporary_files_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc", "/nonexistent"])
+    with pytest.raises(FileNotFoundError) as failed:
+        tempfile.TemporaryDirectory()
+    told = _foreseen(failed.value)
+    assert isinstance(told, ConfigError) and "/nonexistent" in told.what and "TMPDIR" in told.hint
 
 
 def test_what_was_not_foreseen_is_one_line_without_where_java_raised_it() -> None:

@@ -39,3 +39,11 @@ def test_what_does_not_fit_into_memory_goes_to_files_that_no_other_user_can_read
     with open_duckdb() as connection, pytest.raises(duckdb.OutOfMemoryException):
         connection.execute("set memory_limit = '16MB'")
         connection.execute(LARGE)
+
+
+def test_rows_are_read_where_no_folder_takes_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file system is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc", "/nonexistent"])
+    with open_duckdb() as connection:
+        assert connection.sql("select 1").fetchall() == [(1,)]
