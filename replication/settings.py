@@ -98,8 +98,11 @@ def _path(value: Path, info: ValidationInfo) -> Path:
 
 def _folder(value: Path, info: ValidationInfo) -> Path:
     folder = _path(value, info)
-    if b"?" in str(folder).encode(errors="replace"):  # also for each byte that is not UTF-8: no database takes it
-        raise ValueError(f"{str(folder)!r} has a ? or is not UTF-8, so no address can name it; choose another folder")
+    if set(b'?,"\\').intersection(str(folder).encode(errors="replace")):  # ? also for a byte that is not UTF-8
+        raise ValueError(
+            f"{str(folder)!r} has one of ? , \" \\ or is not UTF-8, so addresses and Spark's options cannot name it;"
+            " choose another folder"
+        )
     return folder
 
 

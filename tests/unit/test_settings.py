@@ -97,3 +97,12 @@ def test_messages_larger_than_grpc_takes_are_refused_and_not_by_the_processes_th
 def test_a_folder_that_no_address_can_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"data_dir.*what.*choose another folder"):
         configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path / name / "x")}}, {})
+
+
+@pytest.mark.parametrize("sign", [",", '"', "\\", "?"])
+def test_a_folder_that_sparks_options_cannot_name_is_refused(tmp_path: Path, sign: str) -> None:
+    """Spark did not start there, or made two folders elsewhere for its temporary files."""
+    given = {"cluster": {"name": "east", "data_dir": str(tmp_path / f"with{sign}sign")}}
+    with pytest.raises(ConfigError, match="choose another folder") as refused:
+        configuration.load(None, given, {})
+    assert f" {sign} " in refused.value.what
