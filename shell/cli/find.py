@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from replication.errors import ConfigError
@@ -28,10 +29,10 @@ def clusters_below(folder: Path) -> list[FoundCluster]:
     """Every cluster whose TOML file lies in ``folder`` or at most two levels below, by name."""
     found = {}
     for pattern in _LEVELS:
-        for file in sorted(folder.glob(pattern)):
-            name = _name_in(file)
-            if name:
-                found[file.resolve()] = FoundCluster(name, str(file))
+        for name in sorted(glob(pattern, root_dir=folder, include_hidden=True)):  # passes over what cannot be listed
+            file = folder / name
+            if cluster := _name_in(file):
+                found[file.resolve()] = FoundCluster(cluster, str(file))
     return sorted(found.values(), key=lambda f: (f.name, f.target))
 
 

@@ -1,5 +1,6 @@
 """Which cluster a command means."""
 
+import errno
 import os
 
 import pytest
@@ -25,6 +26,20 @@ def test_clusters_are_found_two_levels_down_and_other_toml_files_are_passed_over
 def test_a_pipe_with_such_a_name_is_not_waited_for(folder):
     os.mkfifo(folder / "pipe.toml")
     assert len(clusters_below(folder)) == 2
+
+
+def test_a_folder_that_cannot_be_listed_is_passed_over(folder, monkeypatch):
+    """As one beneath which a mount has died."""
+    (folder / "dead").mkdir()
+    listed = os.scandir
+
+    def scandir(path="."):
+        if os.fspath(path).endswith("dead"):
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN), path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [found.name for found in clusters_below(folder)] == ["east", "west"]
 
 
 def test_a_name_finds_its_file(folder):
