@@ -118,7 +118,7 @@ def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
     if not spec.key:
         raise RequestError(
             f"{spec.name} has no key, so there are no versions to trace",
-            "Its rows have their origin as columns: _origin, _wal, _seq",
+            f"Spark shows where its rows came from: walship sql --spark 'select * from walship.{spec.name}'",
         )
     if set(key) != set(spec.key):
         raise RequestError(f"the key of {spec.name} is {', '.join(spec.key)}", "Give a value for each key column")
