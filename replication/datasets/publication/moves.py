@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import TypeVar
 
 from replication.core.copying.attributes import FileAttributes
@@ -106,7 +106,7 @@ def plan_moves(
     whole: dict[RelativePath, list[StagedFile]] = {}
     moves: list[Move] = []
     tops: dict[RelativePath, RelativePath | None] = {}
-    for each in sorted(files, key=_rank):
+    for each in sorted(files, key=lambda each: _rank(each.file.destination)):
         folder = each.file.destination.parent
         if folder not in tops:
             tops[folder] = _topmost_missing(folder, is_there) if folders else None
@@ -115,14 +115,13 @@ def plan_moves(
             whole.setdefault(top, []).append(each)
         else:
             moves.append(_move(each.file.destination, staged_root, [each], is_folder=False))
-    every = [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
-    return sorted(every, key=lambda move: bool(TABLE_MARKS.intersection(move.destination.split("/"))))
+    moves = [_move(top, staged_root, found, is_folder=True) for top, found in whole.items()] + moves
+    return sorted(moves, key=lambda move: _rank(move.destination))
 
 
-def _rank(each: StagedFile) -> tuple[bool, bool, str]:
+def _rank(path: str) -> tuple[bool, bool, str]:
     """Of metadata, Iceberg's Avro files come before its JSON, and what has no extension after all."""
-    path = each.file.destination
-    _, dot, extension = path.name.rpartition(".")
+    _, dot, extension = path.rpartition("/")[2].rpartition(".")
     return (True, not dot, extension) if TABLE_MARKS.intersection(path.split("/")) else (False, False, "")
 
 
@@ -167,7 +166,8 @@ def check_unedited(source: Store, moves: Sequence[Move]) -> None:
 
 def make_all(target: Store, moves: Sequence[Move], backup: RelativePath | None) -> None:
     """Make moves; they may have been made in part. Replaced files go to ``backup``, if there is one."""
-    _for_each(target, lambda move: _make(target, move, backup), moves)
+    for _, alike in groupby(moves, lambda move: _rank(move.destination)):  # metadata once what they name is there
+        _for_each(target, lambda move: _make(target, move, backup), list(alike))
     if target.traits.moves_by_copying:
         target.remove_files([RelativePath(move.origin) for move in moves if move.sent is None])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from replication.core.copying.configuration import CopyConfiguration
 from replication.core.copying.copyable import CopyableFile
 from replication.core.copying.names import RelativePath
 from replication.datasets.copying.file_sets import StagedFile
+from replication.datasets.finders.globbed import TableFinder
 from replication.datasets.finders.manifest import ManifestFinder
 from replication.datasets.job import CopyJob
 from replication.datasets.publication.moves import Move, plan_moves
 from replication.datasets.publication.publisher import Publisher
 from replication.datasets.publication.steps import SyncTarget
 from replication.datasets.stores.local import LocalStore
+from replication.datasets.stores.open import open_store
+from replication.datasets.stores.remote import FsspecStore
 from tests.copying import Killed, copied, job, read_tree, write_tree
 
 FILES = {"a/1": b"one", "a/2": b"two", "b/1": b"three", "c/d/1": b"four"}
@@ -235,3 +239,36 @@ def test_metadata_of_a_table_are_moved_after_the_files_that_they_name(made: tupl
         return
     assert max(at["t/data/2.parquet"], at["d/2.parquet"]) < at["t/metadata/snap-2.avro"] < at[names[0]] < at[names[2]]
     assert at["d/_delta_log/2.json"] < at["d/_delta_log/_last_checkpoint"] and at["d/2.parquet"] < at["d/_SUCCESS"]
+
+
+def test_metadata_of_a_table_are_moved_once_the_files_that_they_name_are_there_though_a_store_takes_several_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects are copied by several threads, and a large file takes longer than the metadata that come after it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    names = ["t/metadata/v1.metadata.json", "t/metadata/snap-1.avro", "t/data/1.parquet", "t/data/2.parquet"]
+    write_tree(tmp_path / "src", {name: b"1" for name in names})
+    move, is_named, moved = FsspecStore.move, threading.Event(), list[str]()
+
+    def slow(self: FsspecStore, origin: RelativePath, destination: RelativePath) -> None:
+        if destination.startswith("t/metadata"):
+            is_named.set()
+        elif destination == "t/data/2.parquet":
+            is_named.wait(0.2)
+        move(self, origin, destination)
+        moved.append(destination)
+
+    monkeypatch.setattr(FsspecStore, "move", slow)
+    source = LocalStore(str(tmp_path / "src"))
+    with open_store(f"memory://{tmp_path.name}") as target:
+        copying = CopyJob(source, target, TableFinder(source, {}), CopyConfiguration())
+        assert copying.run().failures == {}
+    assert moved[2:] == ["t/metadata/snap-1.avro", "t/metadata/v1.metadata.json"]
+
+
+def test_a_new_folder_of_metadata_is_moved_after_new_files_of_a_folder_that_is_there() -> None:
+    build, names = CopyableFile.build, ["t/_delta_log/0.json", "t/1.parquet"]
+    files = [build("t", FileAttributes(RelativePath(name), 1), CopyConfiguration()) for name in names]
+    staged = [StagedFile(file, "", 1) for file in files]
+    moves = plan_moves(staged, RelativePath("at"), lambda folder: folder == "t", folders=True)
+    assert [move.destination for move in moves] == ["t/1.parquet", "t/_delta_log"]
