@@ -38,7 +38,7 @@ from replication.ledger.sql.store.prepared import Prepared
 from replication.ledger.sql.store.store import IN_LIST, chunked, meta, rows_in
 
 NOTICES_MAX = 256  # of an origin
-_ROUTES_CHARS = 16 << 20
+_ROUTES_CHARS = 96 << 20  # a sender may list 2^20 WALs: read again each time, that many took seconds
 
 _n, _s, _c = schema.notices.c, schema.streams.c, schema.claims.c
 _r, _t = schema.routes.c, schema.tables.c
