@@ -29,7 +29,7 @@ SNAPSHOT_KEEP_BUSY_US = 10_000_000
 ORPHAN_AGE_US = 3_600_000_000
 #: Prefix of tags that keep removed data files for readers of earlier snapshots; the time of removal follows.
 SPARED_TAG = "walship_spared_"
-_SNAPSHOTS_AT_ALL = 1000
+_SNAPSHOTS_AHEAD = 1000
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
@@ -91,8 +91,9 @@ def tidy(
 
 def _expire_before(history: History, now: int) -> int:
     """Return the time before which snapshots expire. Each makes commits slower and the metadata larger."""
-    if len(history.snapshots) > _SNAPSHOTS_AT_ALL:  # their times are ahead, since the clock was set back
-        return max(now, *(snapshot.at + 1000 for snapshot in history.snapshots.values()))
+    ahead = [snapshot.at for snapshot in history.snapshots.values() if snapshot.at > now]
+    if len(ahead) > _SNAPSHOTS_AHEAD:  # the clock was set back
+        return max(ahead) + 1000
     return now - (SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US)
 
 
