@@ -14,7 +14,7 @@ BATCH_ROWS, BATCH_BYTES = 65_536, 32 << 20
 #: As many rows are made at once. DuckDB refuses a batch of more than 2 GiB of text.
 _STEP_ROWS = 2_048
 #: Types of which DuckDB gives Arrow other values, or bytes of its own: a large UHUGEINT becomes negative.
-_NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b")
+_NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)(?=[\[,)]|\Z)")  # a field has more
 
 
 def arrow_batches(rows: duckdb.DuckDBPyRelation) -> pa.RecordBatchReader:

@@ -94,3 +94,10 @@ def test_a_value_of_a_type_that_arrow_does_not_have_is_given_as_text(value: str,
     found = query_result(connection, f'select {value} as "a b", 1 as one').read_all()
     assert found.to_pylist() == [{"a b": text, "one": 1}]
     connection.close()
+
+
+def test_a_struct_stays_one_though_a_field_has_the_name_of_such_a_type() -> None:
+    connection = open_duckdb()
+    found = query_result(connection, "select {'BIT': 1, 'VARIANT': 2} as s, 'BIT'::enum('BIT') as e").read_all()
+    assert found.to_pylist() == [{"s": {"BIT": 1, "VARIANT": 2}, "e": "BIT"}]
+    connection.close()
