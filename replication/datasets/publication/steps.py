@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from replication.datasets.registration.base import FileRegistrar, RegisteredFile
 from replication.datasets.registration.plugins import registrar_of
 from replication.datasets.stores.base import EntryKind, Store, make_durable
 from replication.error_text import counted, one_line
-from replication.errors import ChangedFileError, MissingFileError, ReplicationError, StepFailedError
+from replication.errors import ChangedFileError, CopyError, MissingFileError, ReplicationError, StepFailedError
 from replication.timeline.recorded import RecordedTimeline
 from replication.timeline.stored import open_records
 
@@ -292,9 +293,13 @@ def undone(time: int) -> MissingFileError:
 def is_lost(error: ReplicationError, steps: Sequence[CommitStep[CopySite]]) -> bool:
     """Whether a sequence failed since what it publishes is gone or undone, or what it replaces is not what was listed.
 
-    Redoing it never helps, copying anew does: but files of it that are in place would not be registered then.
+    Or since its place is on another file system, which may be excluded by now. Redoing it never helps, copying anew
+    does: but files of it that are in place would not be registered then.
     """
-    if not isinstance(error, StepFailedError) or not isinstance(error.cause, MissingFileError | ChangedFileError):
+    if not isinstance(error, StepFailedError):
+        return False
+    is_elsewhere = isinstance(error.cause, CopyError) and getattr(error.cause.__cause__, "errno", 0) == errno.EXDEV
+    if not (is_elsewhere or isinstance(error.cause, MissingFileError | ChangedFileError)):
         return False
     step = steps[error.number]
     if isinstance(step, StartInstant | CompleteInstant):

@@ -188,7 +188,7 @@ class LocalStore:
             if error.errno != errno.EXDEV:
                 raise
             what = f"{destination} is on another file system than {self.root}, or in a folder with a quota of its own"
-            raise CopyError(what, "Copy it there by a copy of its own, and exclude it here") from None
+            raise CopyError(what, "Copy it there by a copy of its own, and exclude it here") from error
 
     def keep(self, path: RelativePath, kept: RelativePath) -> None:
         """Give a file a second name, in place of another file that has it; move it there if it may not have two."""

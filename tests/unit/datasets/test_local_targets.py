@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from replication.core.copying.copyable import CopyableFile
+from replication.core.copying.filters import FilterRule, Filters
 from replication.core.copying.names import STAGING, RelativePath
 from replication.datasets.stores.local import LocalStore
 from replication.errors import NoSpaceError
@@ -136,3 +137,7 @@ def test_a_folder_of_the_target_that_is_on_another_file_system_is_told_with_what
     assert list(failures) == ["mounted/1"] and "mounted/1 is on another file system than" in failures["mounted/1"]
     assert "by a copy of its own" in failures["mounted/1"]
     assert read_tree(tmp_path / "dst") == {"top": b"2"}
+    assert copied(tmp_path / "src", tmp_path / "dst").progress.counts.failures == failures
+    excluded = Filters((FilterRule(False, "mounted"),))
+    assert copied(tmp_path / "src", tmp_path / "dst", filters=excluded).progress.counts.failures == {}
+    assert not (tmp_path / "dst/.walship").exists()
