@@ -189,8 +189,7 @@ def _make(target: Store, move: Move, backup: RelativePath | None) -> None:
         _complete(target, move, move.sent, backup)
         return
     if not move.is_folder:
-        _move_file(target, (origin, destination), backup, move.files[0].listed)
-        return
+        return _move_file(target, (origin, destination), backup, move.files[0].listed)
     _move_folder(target, move, backup)
     for folder in move.folders:
         give(target, RelativePath(folder.name).below(destination), folder)

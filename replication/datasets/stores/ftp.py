@@ -53,7 +53,7 @@ class FtpDriver(Driver):
             features = fs.ftp.sendcmd("FEAT").upper()
         except ftplib.Error:
             features = ""
-        self.traits = replace(self.traits, keeps_times="MFMT" in features)
+        self.traits = replace(self.traits, keeps_times="MFMT" in features, is_secure=bool(fs.tls))
 
     def entries(self, fs: Any, path: str) -> Iterator[dict[str, Any]]:
         """What MLSD tells, or LIST where the server has no MLSD; fsspec takes a listing that fails for an empty one."""

@@ -269,8 +269,11 @@ def test_a_server_of_ftps_whose_certificate_nobody_vouches_for_gets_no_password(
             FolderListings(lambda dataset, root: options).files("d", url, "")
         assert "AUTH TLS" in told and not any(line.startswith(("USER", "PASS")) for line in told)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca/ca.pem"))
-        with open_store(url, options):
+        with open_store(url, options) as store:
             assert "PASS secret" in told and told[-2:] == ["PROT P", "FEAT"], "what is copied is encrypted, too"
+            is_secure = store.traits.is_secure
+            del store  # with its connection, which the server waits for
+        assert is_secure, "dataset add does not tell that it is not"
 
 
 def test_ftp_over_another_tls_is_refused_since_its_certificate_would_not_be_checked() -> None:
