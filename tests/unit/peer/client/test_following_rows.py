@@ -46,7 +46,8 @@ class Following(FollowingCluster):
 
     def __init__(self, writer: Refusing) -> None:
         config = SimpleNamespace(writer=SimpleNamespace(append_timeout_s=20.0))
-        parts = SimpleNamespace(writer=writer, tables=SimpleNamespace(get=lambda name: name), close=lambda: None)
+        calls = {"close": lambda: None, "check_may_close": lambda: None}
+        parts = SimpleNamespace(writer=writer, tables=SimpleNamespace(get=lambda name: name), **calls)
         super().__init__(OpenedCluster(config, parts), lambda _: pytest.fail("it moved"))  # type: ignore[arg-type]
         self.changed = threading.Event()
 

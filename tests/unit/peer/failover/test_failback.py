@@ -111,9 +111,8 @@ def test_a_failback_to_a_cluster_that_was_never_lost_says_so(tmp_path: Path) -> 
     with role_pair(tmp_path) as pair:
         west = pair.west.site
         change_role(west.ledger, west.coordination, lambda _: RoleState(Role.ACTIVE, 1))
-        assert plan_failback(pair.east.command(), "west").refusals == (
-            "west is ACTIVE, and no cluster took over from it: it takes writes already",
-        )
+        told = "west is ACTIVE, and no cluster took over from it: it takes writes already"
+        wait_until(lambda: plan_failback(pair.east.command(), "west").refusals == (told,), what="its role")
         pair.east.site.ledger.successions.record(
             Succession(west.ledger.cluster, pair.east.site.ledger.cluster, 2, 1000, is_planned=False)
         )
