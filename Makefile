@@ -66,7 +66,7 @@ $(ARCHIVE): $(JARS)
 demo: $(JARS) ## two clusters on this machine keep flight data the same
 	@$(BIN)/walship demo $(DEMO)
 
-test: $(ARCHIVE) ## what a contributor runs: 20 minutes on 2 cores that do nothing else
+test: $(ARCHIVE) ## what a contributor runs: 15 to 17 minutes on 2 cores that do nothing else
 	$(PYTEST) -n $(JOBS) -m "not slow" $(TESTS)
 
 test-fast: $(READY) ## no JVM, no ZooKeeper, ledgers in memory: about a minute
