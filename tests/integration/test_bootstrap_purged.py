@@ -281,24 +281,6 @@ def test_a_bootstrap_of_an_older_walship_changes_nothing_else(world: World, monk
     assert ids(world.west, world.spec) == [0, 1, 2, 3, 9]
 
 
-def test_what_landed_before_and_is_not_replayed_goes_too(world: World) -> None:
-    world.send()
-    world.write(0, 4)
-    wait_until(lambda: world.west.ledger.landing.coverage(world.spec.uuid))
-    world.part()
-    world.wal.delete(world.spec, [{"id": 1}])
-    world.forget(rows(9, 1))
-    world.begin()
-    world.connect()
-    world.east.keeper.run_once()
-    wait_until(lambda: any(row.closed for row in bootstraps(world.west)))
-    held = world.west.replayer.round().held
-    assert held == {world.spec.name: "a bootstrap waits until frames that landed before are replayed"}
-    world.finish()
-    world.level()
-    assert ids(world.west, world.spec) == [0, 2, 3, 9]
-
-
 def test_what_was_forgotten_stays_known_when_tombstones_live_longer_now(world: World) -> None:
     parted(world)
     world.east.ledger.tables.alter(world.spec.uuid, lambda s: set_properties(s, {"history_s": str(90 * 86_400)}, 1))

@@ -78,11 +78,10 @@ def test_a_bootstrap_that_cannot_be_taken_is_tried_more_and_more_rarely_and_dela
     pair.level()
 
 
-def test_a_bootstrap_that_waits_for_frames_asks_for_them_more_and_more_rarely(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[World]:
+    """A bootstrap has landed at west, and waits for rows 0 to 3, which landed before and are not replayed."""
     world = World(tmp_path)
-    request.addfinalizer(world.close)
     world.send()
     world.write(0, 4)
     wait_until(lambda: world.west.ledger.landing.coverage(world.spec.uuid))
@@ -93,23 +92,38 @@ def test_a_bootstrap_that_waits_for_frames_asks_for_them_more_and_more_rarely(
     world.connect()
     world.east.keeper.run_once()
     wait_until(lambda: any(row.closed for row in bootstraps_of(world.west)))
-    landed = [Path(row.path) for row in world.west.ledger.files.all() if row.source == world.wal.file]
+    yield world
+    world.close()
+
+
+def test_what_landed_before_and_is_not_replayed_goes_too(waiting: World) -> None:
+    held = waiting.west.replayer.round().held
+    assert held == {waiting.spec.name: "a bootstrap waits until frames that landed before are replayed"}
+    waiting.finish()
+    waiting.level()
+    assert ids(waiting.west, waiting.spec) == [0, 2, 3, 9]
+
+
+def test_a_bootstrap_that_waits_for_frames_asks_for_them_more_and_more_rarely(
+    waiting: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed = [Path(row.path) for row in waiting.west.ledger.files.all() if row.source == waiting.wal.file]
     away, clock, tries = [path.rename(path.with_suffix(".away")) for path in landed], [0.0], []
     for module in (bootstraps, held_tables):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns))
-    adopt = world.west.ledger.bootstraps.adopt
-    monkeypatch.setattr(world.west.ledger.bootstraps, "adopt", lambda parts: tries.append(clock[0]) or adopt(parts))
+    adopt = waiting.west.ledger.bootstraps.adopt
+    monkeypatch.setattr(waiting.west.ledger.bootstraps, "adopt", lambda parts: tries.append(clock[0]) or adopt(parts))
     for _ in range(600):
         clock[0] += 1.0
-        assert world.west.replayer.round().held[world.spec.name] == AWAITS
+        assert waiting.west.replayer.round().held[waiting.spec.name] == AWAITS
     assert 5 < len(tries) < 30
     for path, was in zip(away, landed, strict=True):
         path.rename(was)
-    world.west.replayer.round()
+    waiting.west.replayer.round()
     clock[0] += 60.0
-    world.finish()
-    world.level()
-    assert ids(world.west, world.spec) == [0, 2, 3, 9]
+    waiting.finish()
+    waiting.level()
+    assert ids(waiting.west, waiting.spec) == [0, 2, 3, 9]
 
 
 def test_a_bootstrap_of_another_history_says_how_it_is_given_up_and_then_a_later_one_is_taken(pair: Pair) -> None:
