@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -166,7 +167,9 @@ class SparkCluster:
             with urllib.request.urlopen(f"{self.page}/json/", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
                 return state
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):  # also an answer, as 404 while it starts
+                error.close()
             return {}
 
     def alive_workers(self) -> list[str]:
