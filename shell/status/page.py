@@ -270,8 +270,8 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
         )
     for certificate, end in found.certificates.items():
         printer.note(
-            f"the certificate {certificate} ends {moment_text(end)}: then no connection is made with it. Replace it and"
-            " its key; who uses it for ZooKeeper or the timeline's server reads it when it starts again"
+            f"the certificate {certificate} ends {moment_text(end)}; connections fail then. Replace it and its key."
+            " Links read it at once; for ZooKeeper and the timeline's server restart walship"
         )
     for frame in found.quarantined:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
